@@ -1,0 +1,58 @@
+"""What an engine gives back: deltas while a request runs, an answer when it has ended."""
+
+from dataclasses import dataclass, field
+
+from scheduler.request import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one sample, counted as tokens, never as rounds."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0  # prompt tokens whose K/V and state came from the prefix cache
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of one token, and of the ``top`` likeliest at its position, in nats."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one sample of one request gained in a step; at most one a step and sample.
+
+    The last one of a sample carries ``finish_reason`` and ``usage``, and ``error`` if it failed.
+    """
+
+    request_id: str
+    index: int  # which of the request's n samples
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """A whole sample: the sum of its deltas."""
+
+    request_id: str
+    index: int
+    seed: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    error: str | None = None
