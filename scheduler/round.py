@@ -12,8 +12,8 @@ What a row promises, and the engine may rely on:
 - every position below start is computed.
 What the engine promises back:
 - K/V of all window positions are written; those of rejected drafts are garbage nobody reads;
-- the state written to ``slot`` stands at certain_end; the drafts' inputs are recorded beside it, so
-  accepting k of them means that the next row of this sequence starts at certain_end + k with fold k.
+- the state written to ``slot`` stands at certain_end; the drafts' inputs are recorded beside it:
+  if k of them are accepted, this sequence's next row starts at certain_end + k with fold k.
 """
 
 from dataclasses import dataclass
