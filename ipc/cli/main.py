@@ -3,8 +3,8 @@
 A command is a module of this package named in ``COMMANDS``. It has ``NAME``, ``HELP`` (one line),
 ``add_arguments(parser)`` and ``run(arguments) -> int`` (the exit status), and it imports whatever
 is heavy (engine, zmq, rich) inside ``run``: ``octavo --help`` imports every module, and one
-command never pays for another's libraries. It raises ``Failure`` or ``UsageError`` to end with a
-message. Exit statuses: 0 done, 1 failed, 2 bad usage, 130 interrupted, 141 output pipe closed.
+command never pays for another's libraries. It raises ``CommandError`` or ``UsageError`` to end
+with a message. Exit statuses: 0 done, 1 failed, 2 bad usage, 130 interrupted, 141 output closed.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from .failure import Failure
+from .command_error import CommandError
 
 COMMANDS: tuple[str, ...] = ()
 """Modules of this package, one a command, in the order of the overview."""
@@ -58,10 +58,9 @@ def overview() -> str:
     commands = [load_command(name) for name in COMMANDS]
     width = max((len(command.NAME) for command in commands), default=0)
     lines = [f"  {command.NAME:<{width}}  {command.HELP}" for command in commands]
-    return "\n".join(
-        ["usage: octavo COMMAND ...", "", "A batched LLM decoding engine on MLX.", ""]
-        + ["commands:", *lines, "", "`octavo COMMAND --help` tells more about one of them."]
-    )
+    epilogue = "`octavo COMMAND --help` tells more about one of them."
+    title = "A batched LLM decoding engine on MLX."
+    return "\n".join(["usage: octavo COMMAND ...", "", title, "", *lines, "", epilogue])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,9 +87,9 @@ def run_command(command: Command, words: Sequence[str]) -> int:
         return command.run(make_parser(command).parse_args(words))
     except SystemExit as exit_:  # argparse: 0 after --help, 2 after a usage error
         return exit_.code if isinstance(exit_.code, int) else 1
-    except Failure as failure:
-        print(f"octavo {command.NAME}: error: {failure}", file=sys.stderr)
-        return failure.exit_status
+    except CommandError as error:
+        print(f"octavo {command.NAME}: error: {error}", file=sys.stderr)
+        return error.exit_status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
