@@ -1,0 +1,38 @@
+"""An attention layer: K/V in pages."""
+
+import mlx.core as mx
+
+from ..layers import Layer
+from ..pages import Pages, PageShape
+from ..view import BatchView
+from .paged import PagedCache
+
+
+class AttentionLayer(Layer):
+    """K/V in pages. ``window_size`` limits how far back a query sees, in positions."""
+
+    def __init__(
+        self,
+        shape: PageShape,
+        num_blocks: int,
+        block_size: int,
+        window_size: int | None = None,
+        gathers: bool = False,
+    ) -> None:
+        self.pages = Pages(shape, num_blocks, block_size)
+        self.window_size = window_size
+        self.gathers = gathers
+        how = "gathered whole" if gathers else "gathered by span"
+        self.kind = f"paged attention, {how}"
+        if window_size is not None:
+            self.kind += f", window of {window_size}"
+
+    def open(self, view: BatchView) -> PagedCache:
+        return PagedCache(self.pages, view.index, self.window_size, self.gathers)
+
+    def pending(self, cache: PagedCache) -> list[mx.array]:
+        return self.pages.arrays
+
+    def copy_block(self, source: int, target: int) -> list[mx.array]:
+        self.pages.copy_block(source, target)
+        return self.pages.arrays

@@ -1,0 +1,119 @@
+"""Attention over pages, behind mlx-lm's own attention modules.
+
+A module that calls ``scaled_dot_product_attention`` gets, for this one loaded model, a class whose
+``__call__`` is the same code with that one name bound to ours. Keys and values then never have to
+be gathered for the whole batch at once: each span of rows is gathered and attended on its own.
+Modules that look into the fetched keys (latent attention, say) fail the probe at load and get
+gathered arrays instead.
+"""
+
+from types import FunctionType
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models import base
+
+from ..batch import Span
+from ..pages import Pages
+from .index import BatchIndex
+
+SDPA = "scaled_dot_product_attention"
+
+
+class InPages:
+    """Stands for keys or values that stay in pages; useless for anything but our attention."""
+
+
+IN_PAGES = InPages()
+
+
+class PagedCache:
+    """One attention layer's share of a batch: what its module is given as ``cache``."""
+
+    def __init__(
+        self, pages: Pages, index: BatchIndex, window_size: int | None, gathers: bool
+    ) -> None:
+        self.pages = pages
+        self.index = index
+        self.window_size = window_size
+        self.gathers = gathers
+        self.offset = index.offset
+
+    def make_mask(
+        self, _length: int, return_array: bool = False, window_size: int | None = None
+    ) -> "mx.array | InPages":
+        """The mask of the whole batch; a placeholder where our attention makes its own."""
+        if self.gathers:
+            return self.index.mask(self._whole(), window_size or self.window_size)
+        return IN_PAGES
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        """Write the windows' K/V, (rows, heads, width, dim), and return what to attend to."""
+        self.pages.write(self.index.places(self.pages), keys, values)
+        if self.gathers:
+            return self.pages.gather(self.index.numbers(self._whole(), self.pages))
+        return IN_PAGES, IN_PAGES
+
+    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+        """Attention of ``queries``, (rows, heads, width, dim), over their rows' pages."""
+        parts = []
+        for span in self.index.batch.spans:
+            keys, values = self.pages.gather(self.index.numbers(span, self.pages))
+            parts.append(
+                mx.fast.scaled_dot_product_attention(
+                    queries[span.first : span.last],
+                    keys,
+                    values,
+                    scale=scale,
+                    mask=self.index.mask(span, self.window_size),
+                    sinks=sinks,
+                )
+            )
+        return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=0)
+
+    def _whole(self) -> Span:
+        return Span(0, self.index.batch.size, self.index.batch.blocks.shape[1])
+
+
+def attention_over_pages(  # noqa: PLR0917  # mlx-lm's own signature
+    queries: mx.array,
+    keys: Any,
+    values: Any,
+    cache: Any,
+    scale: float,
+    mask: Any,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """Stand in for mlx-lm's ``scaled_dot_product_attention``, with the same arguments."""
+    if isinstance(keys, InPages):
+        assert isinstance(cache, PagedCache)
+        return cache.attend(queries, scale, sinks)
+    out: mx.array = base.scaled_dot_product_attention(
+        queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks
+    )
+    return out
+
+
+def bind_to_pages(model: nn.Module) -> int:
+    """Give each attention module of ``model`` a class that attends over pages; return how many.
+
+    Only the instances change: no module or class of mlx-lm does.
+    """
+    bound: dict[type, type] = {}
+    count = 0
+    for module in model.modules():
+        kind = type(module)
+        call = kind.__call__
+        if not isinstance(call, FunctionType) or SDPA not in call.__code__.co_names:
+            continue
+        if kind not in bound:
+            names = {**call.__globals__, SDPA: attention_over_pages}
+            rebound = FunctionType(
+                call.__code__, names, call.__name__, call.__defaults__, call.__closure__
+            )
+            rebound.__kwdefaults__ = call.__kwdefaults__
+            bound[kind] = type(f"Paged{kind.__name__}", (kind,), {"__call__": rebound})
+        module.__class__ = bound[kind]
+        count += 1
+    return count

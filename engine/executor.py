@@ -1,0 +1,108 @@
+"""Turns a Round into verdicts: copies, forward passes, picks, and what is kept of them.
+
+Prompt chunks and decode windows run as separate batches, since all rows of a batch are padded to
+its longest window. Each batch is evaluated, then stored, before the next one begins.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from scheduler.round import Round, Row, Verdict
+
+from .batch import Batch, Window
+from .forward import Forward
+from .store import Store
+from .view import BatchView
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A position whose logits are to be turned into a token: the one after ``window[:offset]``."""
+
+    window: Window
+    offset: int
+
+
+Pick = Callable[[Sequence[Wanted], mx.array], Sequence[int]]
+"""Choose a token for each wanted position from logits (positions, vocabulary)."""
+
+
+class Executor:
+    """Runs rounds on one model."""
+
+    def __init__(self, forward: Forward, store: Store, block_size: int) -> None:
+        self.forward = forward
+        self.store = store
+        self.block_size = block_size
+
+    def run(self, round_: Round, pick: Pick) -> list[Verdict]:
+        """Run all rows of ``round_``; return verdicts in the order of its rows."""
+        self.store.copy(round_.block_copies, round_.slot_copies)
+        verdicts: dict[int, Verdict] = {}
+        for rows in _split(round_.rows):
+            batch = Batch([Window(row) for row in rows], self.block_size)
+            for verdict in self._run_batch(batch, pick):
+                verdicts[verdict.seq_id] = verdict
+        return [verdicts[row.seq_id] for row in round_.rows]
+
+    def _run_batch(self, batch: Batch, pick: Pick) -> list[Verdict]:
+        view = BatchView(batch)
+        caches = self.store.open(view)
+        hidden = self.forward.hidden(batch.tokens(), caches)
+        wanted, places = _wanted(batch)
+        tokens: Sequence[int] = ()
+        if wanted:
+            logits = self.forward.logits(hidden.reshape(-1, hidden.shape[-1])[mx.array(places)])
+            mx.eval(logits, self.store.pending(caches))
+            tokens = pick(wanted, logits)
+        else:
+            mx.eval(hidden, self.store.pending(caches))
+        self.store.store(view, caches)
+        return _judge(batch, wanted, tokens)
+
+
+def _split(rows: Sequence[Row]) -> list[list[Row]]:
+    """Prompt chunks apart from decode windows; either part may be missing."""
+    chunks = [row for row in rows if len(row.tokens) > 1 or not row.samples]
+    windows = [row for row in rows if not (len(row.tokens) > 1 or not row.samples)]
+    return [part for part in (chunks, windows) if part]
+
+
+def _wanted(batch: Batch) -> tuple[list[Wanted], list[int]]:
+    """Positions to pick tokens at, and where their hidden states lie in (rows * width)."""
+    wanted, places = [], []
+    for number, window in enumerate(batch.windows):
+        if window.row.samples:
+            for offset in range(len(window.row.tokens), window.length + 1):
+                wanted.append(Wanted(window, offset))
+                places.append(number * batch.width + offset - 1)
+    return wanted, places
+
+
+def _judge(batch: Batch, wanted: Sequence[Wanted], tokens: Sequence[int]) -> list[Verdict]:
+    """Accept each window's drafts up to the first that the target did not pick."""
+    picks: dict[int, list[int]] = {}
+    for want, token in zip(wanted, tokens, strict=True):
+        picks.setdefault(want.window.row.seq_id, []).append(int(token))
+    verdicts = []
+    for window in batch.windows:
+        seq_id, drafts = window.row.seq_id, window.drafts
+        if not window.row.samples:
+            verdicts.append(Verdict(seq_id))
+            continue
+        chosen = picks[seq_id]
+        accepted = 0
+        while accepted < len(drafts) and drafts[accepted] == chosen[accepted]:
+            accepted += 1
+        gained = tuple(chosen[: accepted + 1])
+        verdicts.append(Verdict(seq_id, gained, len(drafts), accepted))
+    return verdicts
+
+
+def greedy(wanted: Sequence[Wanted], logits: mx.array) -> Sequence[int]:
+    """Pick the likeliest token, the lowest id among equals."""
+    picked: list[int] = np.array(mx.argmax(logits, axis=-1)).tolist()
+    return picked

@@ -1,0 +1,50 @@
+"""A loaded model's forward pass, split where the engine needs it: hidden states, then logits.
+
+A prompt chunk wants the logits of one position in hundreds; the vocabulary product of the others
+would cost more than the rest of the model. mlx-lm's families share one layout (``model`` and a head
+beside it); whether a given model is the sum of those two parts is tried out at load, bitwise.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+
+class Forward:
+    """Calls a model over given caches."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        text: Any = getattr(model, "language_model", model)
+        self.body: Any = getattr(text, "model", None)
+        self.head: Any = getattr(text, "lm_head", None)
+        if self.head is None and hasattr(self.body, "embed_tokens"):
+            self.head = getattr(self.body.embed_tokens, "as_linear", None)
+        self.is_split = self._is_sum_of_parts()
+        self.num_calls = 0  # forward passes run, for tests and statistics
+
+    def _is_sum_of_parts(self) -> bool:
+        if self.body is None or self.head is None:
+            return False
+        tokens = mx.array([[1, 2, 3]])
+        try:
+            parts, whole = self.head(self.body(tokens)), self.model(tokens)
+            return bool(mx.array_equal(parts, whole))
+        except (TypeError, ValueError, AttributeError):
+            return False
+
+    def hidden(self, tokens: mx.array, caches: Sequence[Any]) -> mx.array:
+        """Return (rows, width, hidden) after the final norm; logits where the model has no seam."""
+        self.num_calls += 1
+        run = self.body if self.is_split else self.model
+        out: mx.array = run(tokens, cache=list(caches))
+        return out
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Return (..., vocabulary) for hidden states of ``hidden()``."""
+        if not self.is_split:
+            return hidden
+        out: mx.array = self.head(hidden)
+        return out
