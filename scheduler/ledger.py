@@ -1,0 +1,145 @@
+"""Everything the scheduler remembers, and the moves that every part of it uses."""
+
+from bisect import insort
+from dataclasses import dataclass
+from operator import attrgetter
+
+from .config import SchedulerConfig
+from .pools import BlockPool, StateSlots
+from .request import FinishReason
+from .round import Commit, Round
+from .sequence import Sequence
+from .waiting_line import WaitingLine
+
+_order = attrgetter("order")
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start."""
+
+    rounds: int = 0
+    preemptions: int = 0
+    failures: int = 0
+    prompt_tokens: int = 0  # computed, whether for the first time or again
+    generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+class Ledger:
+    """Pools, sequences and the round in flight."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.blocks = BlockPool(config.num_blocks)
+        self.slots = StateSlots(config.num_slots)
+        self.sequences: dict[int, Sequence] = {}  # live, and those that ended since the last plan
+        self.line = WaitingLine(config.max_wait_rounds)
+        self.running: list[Sequence] = []  # who yields last comes first
+        self.paused: dict[int, Sequence] = {}
+        self.num_live = 0
+        self.ended: list[Commit] = []
+        self.suspects: dict[int, Sequence] = {}  # failed so often that they run alone
+        self.deadlines: list[tuple[float, int]] = []  # a heap of deadline and sequence id
+        self.in_flight: Round | None = None
+        # What the round in flight reads in copies: held by it, beside its sequences.
+        self.pinned_blocks: list[int] = []
+        self.pinned_slots: list[int] = []
+        self.counters = Counters()
+
+    def blocks_for(self, num_positions: int) -> int:
+        """How many blocks cover so many positions."""
+        return -(-num_positions // self.config.block_size)
+
+    def blocks_at_most(self, sequence: Sequence) -> int:
+        """How many blocks a sequence may ever cover: its last token is never computed."""
+        return self.blocks_for(sequence.num_prompt + sequence.request.max_tokens - 1)
+
+    @property
+    def num_available_blocks(self) -> int:
+        """Blocks that are free or that the index would give up."""
+        return self.blocks.num_free + self.blocks.num_cached
+
+    @property
+    def num_available_slots(self) -> int:
+        """Slots that are free or that the index would give up."""
+        return self.slots.num_free + self.slots.num_cached
+
+    def take_blocks(self, count: int) -> list[int]:
+        """Take blocks; all of them, or OutOfIds and none."""
+        return self.blocks.take(count)
+
+    def take_slot(self) -> int:
+        """Take a slot, or raise OutOfIds."""
+        return self.slots.take(1)[0]
+
+    def drop_storage(self, sequence: Sequence) -> None:
+        """Release a sequence's blocks and slot; it has then computed nothing."""
+        self.blocks.release(sequence.blocks.cut(0))
+        if sequence.slot is not None:
+            self.slots.release((sequence.slot,))
+            sequence.slot = None
+        sequence.computed = 0
+
+    def tail_is_shared(self, sequence: Sequence) -> bool:
+        """Whether another sequence holds the block that this one's next row writes first."""
+        index = sequence.computed // self.config.block_size
+        if index >= len(sequence.blocks):
+            return False
+        block = sequence.blocks[index]
+        holders = self.blocks.holders[block]
+        return holders > 1 and holders - self.pinned_blocks.count(block) > 1
+
+    def slot_is_shared(self, sequence: Sequence) -> bool:
+        """Whether another sequence holds this one's slot."""
+        slot = sequence.slot
+        if slot is None:
+            return False
+        holders = self.slots.holders[slot]
+        return holders > 1 and holders - self.pinned_slots.count(slot) > 1
+
+    def unpin(self) -> None:
+        """The round in flight is over: release what its copies read."""
+        self.blocks.release(self.pinned_blocks)
+        self.slots.release(self.pinned_slots)
+        self.pinned_blocks.clear()
+        self.pinned_slots.clear()
+
+    def run(self, sequence: Sequence) -> None:
+        """Move a waiting sequence among the running ones."""
+        self.line.remove(sequence)
+        sequence.status = "running"
+        sequence.started = True
+        sequence.last_round = self.counters.rounds
+        insort(self.running, sequence, key=_order)
+
+    def wait(self, sequence: Sequence) -> None:
+        """Let a sequence wait, with whatever it holds."""
+        self._leave(sequence)
+        sequence.status = "waiting"
+        self.line.add(sequence, self.counters.rounds)
+
+    def pause(self, sequence: Sequence) -> None:
+        """Set a sequence aside, with whatever it holds."""
+        self._leave(sequence)
+        sequence.status = "paused"
+        self.paused[sequence.seq_id] = sequence
+
+    def end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """Release everything a sequence holds. Its record stays until the next plan."""
+        self._leave(sequence)
+        self.drop_storage(sequence)
+        sequence.status = "ended"
+        sequence.finish = reason
+        self.num_live -= 1
+        self.suspects.pop(sequence.seq_id, None)
+        self.line.leave(sequence.request.tenant)
+
+    def _leave(self, sequence: Sequence) -> None:
+        if sequence.status == "running":
+            self.running.remove(sequence)
+        elif sequence.status == "paused":
+            del self.paused[sequence.seq_id]
+        elif sequence in self.line:
+            self.line.remove(sequence)
