@@ -19,7 +19,7 @@ from typing import Protocol, cast
 
 from .command_error import CommandError
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = ("batch", "generate", "demo")
 """Modules of this package, one a command, in the order of the overview."""
 
 
@@ -36,6 +36,15 @@ class Command(Protocol):
         """Do it; return the exit status."""
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
+
+
 def load_command(name: str) -> Command:
     """Import the module of one command."""
     return cast(Command, importlib.import_module(f".{name}", __package__))
@@ -47,7 +56,7 @@ def make_parser(command: Command) -> argparse.ArgumentParser:
         prog=f"octavo {command.NAME}",
         description=command.HELP,
         allow_abbrev=False,  # a flag that is added later must not change what a script means
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     command.add_arguments(parser)
     return parser
@@ -57,7 +66,7 @@ def overview() -> str:
     """Return the text of ``octavo --help``."""
     commands = [load_command(name) for name in COMMANDS]
     width = max((len(command.NAME) for command in commands), default=0)
-    lines = [f"  {command.NAME:<{width}}  {command.HELP}" for command in commands]
+    lines = ["commands:"] + [f"  {command.NAME:<{width}}  {command.HELP}" for command in commands]
     epilogue = "`octavo COMMAND --help` tells more about one of them."
     title = "A batched LLM decoding engine on MLX."
     return "\n".join(["usage: octavo COMMAND ...", "", title, "", *lines, "", epilogue])
