@@ -19,6 +19,13 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .checkpoint import TensorHeader, read_json, read_tensor_headers, some
 from .errors import ModelError
+from .model_config import (
+    field,
+    read_eos_ids,
+    read_max_context,
+    read_sampling_defaults,
+    read_vocab_size,
+)
 from .ragged import refuse_if_not_ragged
 from .weights import choose_dtype, convert_weights
 
@@ -30,9 +37,8 @@ DEMO_PROMPTS = DEMO_FOLDER / "prompts.jsonl"
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 ADAPTER_FILES = ("adapter_config.json", "adapters.safetensors", "adapter_model.safetensors")
-CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
-SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 SHAPES = re.compile(r"Expected shape (\(.*\)) but received shape (\(.*\)) for parameter (\S+)")
+MTP_TENSOR = re.compile(r"(?:.*\.)?mtp\.(.+)")  # of a head bundled with its target
 OTHER_SENSES = re.compile(r"vision|visual|audio|image_newline|multi_modal")
 
 Download = Callable[[str], Path]  # hub name -> local folder; raises whatever the hub's client does
@@ -53,9 +59,15 @@ class LoadedModel:
     eos_ids: frozenset[int]
     sampling_defaults: Mapping[str, float]  # fields of SamplingParams set by generation_config.json
     tensors: Mapping[str, TensorHeader]  # everything that the checkpoint stores, by stored name
+    dtype: str | None  # as asked for at loading
 
 
-def load(name: str, *, dtype: str | None = None, download: Download | None = None) -> LoadedModel:
+def hub_download(name: str) -> Path:
+    """Return the local copy of a model on the hub, fetched if need be."""
+    return mlx_lm_utils._download(name)
+
+
+def load(name: str, *, dtype: str | None = None, download: Download = hub_download) -> LoadedModel:
     """Load the model called ``name`` onto MLX's default device.
 
     ``demo`` and ``demo-draft`` are embedded (``./demo`` is a folder of that name); anything else
@@ -65,12 +77,12 @@ def load(name: str, *, dtype: str | None = None, download: Download | None = Non
     Raises ModelError naming the file, tensor or field that is wrong.
     """
     choose_dtype(dtype)
-    path = resolve(name, download=download or mlx_lm_utils._download)
+    path = resolve(name, download=download)
     config = _read_config(path)
     tensors = read_tensor_headers(path)
     if not any((path / file).exists() for file in TOKENIZER_FILES):
         raise ModelError(f"{path} has no tokenizer: none of {', '.join(TOKENIZER_FILES)}")
-    sampling_defaults = _sampling_defaults(path)
+    sampling_defaults = read_sampling_defaults(path)
     model, config = _load_model(path, config, tensors)
     refuse_if_not_ragged(model, config["model_type"])
     _log_ignored(path, tensors)
@@ -84,11 +96,12 @@ def load(name: str, *, dtype: str | None = None, download: Download | None = Non
         tokenizer=tokenizer,
         config=config,
         model_type=config["model_type"],
-        vocab_size=_vocab_size(model, config, tokenizer),
-        max_context=_max_context(config),
-        eos_ids=_eos_ids(name, config, tokenizer),
+        vocab_size=read_vocab_size(model, config, tokenizer),
+        max_context=read_max_context(config),
+        eos_ids=read_eos_ids(name, config, tokenizer),
         sampling_defaults=sampling_defaults,
         tensors=tensors,
+        dtype=dtype,
     )
 
 
@@ -116,15 +129,6 @@ def resolve(name: str, *, download: Download) -> Path:
             f"{name} is no folder here, and the hub does not give it: "
             f"{type(error).__name__}: {reason[0] if reason else ''}"
         ) from error
-
-
-def field(config: Mapping[str, Any], name: str) -> Any:
-    """Return ``config[name]``, or that of its nested ``text_config``; None if neither has it."""
-    text_config = config.get("text_config")
-    value = config.get(name)
-    if value is None and isinstance(text_config, Mapping):
-        value = text_config.get(name)
-    return value
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -166,10 +170,33 @@ def _load_model(
         reason = f"lacks the field {some(missing)}" if missing else f"is not usable: {error}"
         raise ModelError(f"{file} of a {model_type} {reason}") from error
     try:
-        model, loaded_config = mlx_lm_utils.load_model(path, lazy=True)
+        model, loaded_config = mlx_lm_utils.load_model(
+            path, lazy=True, get_model_classes=_classes_without_mtp
+        )
     except Exception as error:
         raise ModelError(_misfit(path, model_type, tensors, error)) from error
+    if "sanitize" in vars(model):
+        del model.sanitize
     return model, loaded_config
+
+
+def _classes_without_mtp(config: dict[str, Any]) -> tuple[Any, Any]:
+    """Return mlx-lm's classes for ``config``, so that a model which has no MTP head ignores one.
+
+    Most families drop ``mtp.*`` tensors themselves, but qwen3_next only from raw checkpoints.
+    """
+    model_class, arguments = mlx_lm_utils._get_classes(config)
+
+    def build(args: Any) -> Any:
+        model = model_class(args)
+        if hasattr(model, "sanitize") and not hasattr(model, "mtp"):
+            sanitize = model.sanitize
+            model.sanitize = lambda weights: sanitize(
+                {name: w for name, w in weights.items() if not MTP_TENSOR.fullmatch(name)}
+            )
+        return model
+
+    return build, arguments
 
 
 def _misfit(
@@ -230,46 +257,3 @@ def _load_tokenizer(path: Path, config: Mapping[str, Any]) -> TokenizerWrapper:
     except Exception as error:
         raise ModelError(f"the tokenizer in {path} cannot be loaded: {error}") from error
     return tokenizer
-
-
-def _vocab_size(model: Any, config: Mapping[str, Any], tokenizer: TokenizerWrapper) -> int:
-    stated = field(config, "vocab_size") or getattr(model.args, "vocab_size", None)
-    return int(stated or len(tokenizer))
-
-
-def _max_context(config: Mapping[str, Any]) -> int | None:
-    stated = next((value for name in CONTEXT_FIELDS if (value := field(config, name))), None)
-    if stated is None:
-        logger.info("config.json states no context length; memory alone bounds it")
-        return None
-    scaling = field(config, "rope_scaling") or field(config, "rope_parameters") or {}
-    kind = scaling.get("rope_type", scaling.get("type"))
-    factor = float(scaling.get("factor") or 1.0)
-    if kind == "yarn" and scaling.get("original_max_position_embeddings"):
-        return max(int(stated), int(scaling["original_max_position_embeddings"] * factor))
-    return int(stated * factor) if kind == "linear" else int(stated)
-
-
-def _eos_ids(name: str, config: Mapping[str, Any], tokenizer: TokenizerWrapper) -> frozenset[int]:
-    """Return the ids that end an answer: the config's and the tokenizer's."""
-    stated = field(config, "eos_token_id")
-    listed = [stated] if isinstance(stated, int) else stated or []
-    eos_ids = frozenset(listed) | frozenset(tokenizer.eos_token_ids)
-    if not eos_ids:
-        logger.warning("%s names no end-of-sequence token: answers end at max_tokens", name)
-    return eos_ids
-
-
-def _sampling_defaults(path: Path) -> dict[str, float]:
-    """Return generation_config.json's sampling fields; greedy where it says do_sample false."""
-    file = path / "generation_config.json"
-    if not file.exists():
-        return {}
-    stated = read_json(file)
-    if stated.get("do_sample") is False:
-        return {"temperature": 0.0}
-    defaults = {name: stated[name] for name in SAMPLING_FIELDS if stated.get(name) is not None}
-    for name, value in defaults.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ModelError(f"{file}: {name} is {value!r}; it must be a number")
-    return defaults

@@ -1,0 +1,1 @@
+"""What proposes drafts: the MTP head, a peer model, prompt lookup."""
