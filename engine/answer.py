@@ -56,3 +56,14 @@ class Answer:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     error: str | None = None
+
+    def add(self, delta: Delta) -> None:
+        """Take in this sample's next delta."""
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        if delta.logprobs is not None:
+            self.logprobs = [*(self.logprobs or []), *delta.logprobs]
+        if delta.finish_reason is not None:
+            self.finish_reason = delta.finish_reason
+            self.usage = delta.usage
+            self.error = delta.error

@@ -20,10 +20,10 @@ from .view import BatchView
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A position whose logits are to be turned into a token: the one after ``window[:offset]``."""
+    """A position at which a token is to be picked: after ``num_ahead`` drafts of a window."""
 
     window: Window
-    offset: int
+    num_ahead: int
 
 
 Pick = Callable[[Sequence[Wanted], mx.array], Sequence[int]]
@@ -76,9 +76,10 @@ def _wanted(batch: Batch) -> tuple[list[Wanted], list[int]]:
     wanted, places = [], []
     for number, window in enumerate(batch.windows):
         if window.row.samples:
-            for offset in range(len(window.row.tokens), window.length + 1):
-                wanted.append(Wanted(window, offset))
-                places.append(number * batch.width + offset - 1)
+            last_certain = number * batch.width + len(window.row.tokens) - 1
+            for num_ahead in range(len(window.drafts) + 1):
+                wanted.append(Wanted(window, num_ahead))
+                places.append(last_certain + num_ahead)
     return wanted, places
 
 

@@ -20,8 +20,8 @@ class Forward:
         text: Any = getattr(model, "language_model", model)
         self.body: Any = getattr(text, "model", None)
         self.head: Any = getattr(text, "lm_head", None)
-        if self.head is None and hasattr(self.body, "embed_tokens"):
-            self.head = getattr(self.body.embed_tokens, "as_linear", None)
+        if self.head is None:
+            self.head = getattr(getattr(self.body, "embed_tokens", None), "as_linear", None)
         self.is_split = self._is_sum_of_parts()
         self.num_calls = 0  # forward passes run, for tests and statistics
 

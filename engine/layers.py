@@ -37,3 +37,8 @@ class Layer(ABC):
     def copy_slot(self, source: int, target: int) -> list[mx.array]:
         """Copy a slot; return arrays to evaluate."""
         return []
+
+    @property
+    @abstractmethod
+    def arrays(self) -> list[mx.array]:
+        """Everything the layer keeps."""

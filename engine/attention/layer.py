@@ -36,3 +36,7 @@ class AttentionLayer(Layer):
     def copy_block(self, source: int, target: int) -> list[mx.array]:
         self.pages.copy_block(source, target)
         return self.pages.arrays
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        return self.pages.arrays

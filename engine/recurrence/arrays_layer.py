@@ -32,6 +32,10 @@ class ArraysLayer(Layer):
         self.slots.copy(source, target)
         return self.slots.arrays
 
+    @property
+    def arrays(self) -> list[mx.array]:
+        return self.slots.arrays
+
 
 class OpenArrays:
     """Duck-typed ArraysCache over slots: the arrays are replaced, never mutated."""

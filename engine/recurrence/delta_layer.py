@@ -44,6 +44,10 @@ class DeltaLayer(Layer):
         self.slots.copy(source, target)
         return self.slots.arrays
 
+    @property
+    def arrays(self) -> list[mx.array]:
+        return self.slots.arrays
+
 
 class OpenDelta(DeltaWindow):
     """A DeltaWindow read from slots, with what has to be written back to them."""

@@ -62,10 +62,11 @@ class GatedDelta(nn.Module):
         """Return the convolution's input, the output gate z, and b and a before their gates."""
         raise NotImplementedError
 
-    def __call__(self, x: mx.array, mask: Any = None, cache: DeltaWindow | None = None) -> mx.array:
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """Run the windows of ``cache`` over ``x``, (rows, width, hidden)."""
-        if cache is None:
-            return self.original_call(x, mask, cache)
+        if not isinstance(cache, DeltaWindow):  # somebody uses the model as mlx-lm's
+            out: mx.array = super().__call__(x, mask, cache)
+            return out
         rows, width, _ = x.shape
         qkv, z, b, a = self.project(x)
         conv_input = mx.concatenate([cache.history, qkv], axis=1)
@@ -76,18 +77,11 @@ class GatedDelta(nn.Module):
         v = v.reshape(rows, width, self.num_v_heads, self.head_v_dim)
         q, k = normalize_qk(q, k, inv_scale=self.head_k_dim**-0.5, eps=1e-6)
         g, beta = compute_g(self.A_log, a, self.dt_bias), mx.sigmoid(b)
-        out, cache.states = cache.segments.run(cache.recurrence, (q, k, v, g, beta), cache.state)
+        read, cache.states = cache.segments.run(cache.recurrence, (q, k, v, g, beta), cache.state)
         cache.conv_input = conv_input
         cache.records = {"k": k, "v": v, "g": g, "beta": beta}
-        out = self.norm(out, z)
-        projected: mx.array = self.out_proj(out.reshape(rows, width, -1))
+        projected: mx.array = self.out_proj(self.norm(read, z).reshape(rows, width, -1))
         return projected
-
-    def original_call(self, x: mx.array, mask: Any, cache: Any) -> mx.array:
-        """mlx-lm's own forward, for calls without our cache."""
-        original: type[nn.Module] = type(self).__mro__[2]
-        out: mx.array = original.__call__(self, x, mask, cache)
-        return out
 
 
 class Qwen35GatedDelta(GatedDelta, qwen3_5.GatedDeltaNet):

@@ -1,0 +1,173 @@
+"""From a model's name and options to the parts of an engine: weights, memory, executor."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from scheduler.config import SchedulerConfig
+
+from . import blas
+from .attention.paged import bind_to_pages
+from .executor import Executor
+from .forward import Forward
+from .loading import LoadedModel, load
+from .memory import MemoryPlan, plan_memory, probe_memory
+from .options import EngineOptions
+from .probe import Probe, check_exact, check_model
+from .recurrence.forms import choose_form
+from .registry import ArraysSpec, AttentionSpec, DeltaSpec, LayerSpec, inspect_layers
+from .store import Store, build_store
+
+logger = logging.getLogger("octavo")
+
+DEFAULT_CONTEXT = 32_768  # for models whose config does not say
+CPU_PROMPT_TOKENS = 512
+GPU_PROMPT_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an Engine is made of."""
+
+    options: EngineOptions
+    loaded: LoadedModel
+    executor: Executor
+    scheduler_config: SchedulerConfig
+    memory: MemoryPlan
+    specs: tuple[LayerSpec, ...]
+    dtype: mx.Dtype
+
+    def describe(self) -> Mapping[str, Any]:
+        """What was loaded, in plain values, for `octavo inspect`."""
+        config, store = self.scheduler_config, self.executor.store
+        used = blas.current()
+        return {
+            "model": self.loaded.name,
+            "path": str(self.loaded.path),
+            "model_type": self.loaded.model_type,
+            "vocabulary": self.loaded.vocab_size,
+            "dtype": str(self.dtype).removeprefix("mlx.core."),
+            "device": str(mx.default_device()),
+            "blas": None if used is None else str(used),
+            "exact": self.options.exact,
+            "max_context": config.max_context,
+            "max_rows": config.max_rows,
+            "block_size": config.block_size,
+            "blocks": config.num_blocks,
+            "slots": config.num_slots,
+            "bytes_per_block": _bytes_per_block(self.specs, config.block_size),
+            "bytes_per_slot": _bytes_per_slot(self.specs, self.dtype),
+            "layers": [layer.kind for layer in store.layers],
+        }
+
+
+def build(model: str, **choices: Any) -> Parts:
+    """Load ``model`` and allocate its memory; ``choices`` are fields of EngineOptions."""
+    options = EngineOptions(**choices)
+    loaded = load(model, dtype=options.dtype)
+    forward = Forward(loaded.model)
+    specs = tuple(inspect_layers(loaded.model))
+    dtype = _dtype(loaded)
+    gathers = bind_to_pages(loaded.model) < sum(isinstance(s, AttentionSpec) for s in specs)
+
+    def make_store(num_blocks: int, num_slots: int, gathers: bool = gathers) -> Store:
+        return build_store(
+            list(specs),
+            num_blocks=num_blocks,
+            block_size=options.block_size,
+            num_slots=num_slots,
+            max_drafts=0,
+            dtype=dtype,
+            form=choose_form(_key_dim(specs), exact=options.exact),
+            gathers=gathers,
+        )
+
+    probe = Probe(forward, make_store, options.block_size, loaded.vocab_size)
+    try:
+        check_model(probe, dtype)
+    except (TypeError, AttributeError):
+        # its attention looks into the keys it fetched: it gets them gathered
+        gathers = True
+        probe.store = make_store(probe.num_blocks, probe.num_slots, gathers)
+        check_model(probe, dtype)
+    if options.exact:
+        check_exact(probe, dtype, str(blas.current()))
+    memory = _plan(options, specs, dtype, loaded)
+    forward.num_calls = 0
+    store = make_store(memory.num_blocks, memory.num_slots, gathers)
+    mx.eval([array for layer in store.layers for array in layer.arrays])
+    config = _scheduler_config(options, loaded, specs, memory)
+    executor = Executor(forward, store, options.block_size)
+    return Parts(options, loaded, executor, config, memory, specs, dtype)
+
+
+def _dtype(loaded: LoadedModel) -> mx.Dtype:
+    """The type that hidden states have, which is what the embedding gives."""
+    text: Any = getattr(loaded.model, "language_model", loaded.model)
+    embedded: mx.array = text.model.embed_tokens(mx.array([0]))
+    return embedded.dtype
+
+
+def _key_dim(specs: tuple[LayerSpec, ...]) -> int:
+    return next((s.module.head_k_dim for s in specs if isinstance(s, DeltaSpec)), 0)
+
+
+def _bytes_per_block(specs: tuple[LayerSpec, ...], block_size: int) -> int:
+    shapes = [spec.shape for spec in specs if isinstance(spec, AttentionSpec)]
+    return block_size * sum(shape.bytes_per_position for shape in shapes)
+
+
+def _bytes_per_slot(specs: tuple[LayerSpec, ...], dtype: mx.Dtype) -> int:
+    total = 0
+    for spec in specs:
+        if isinstance(spec, DeltaSpec):
+            total += sum(kept.nbytes for kept in spec.layout(0, dtype).values())
+        elif isinstance(spec, ArraysSpec):
+            total += sum(kept.nbytes for kept in spec.arrays)
+    return total
+
+
+def _max_context(options: EngineOptions, loaded: LoadedModel) -> int:
+    """Never more than the model's own."""
+    own = loaded.max_context or DEFAULT_CONTEXT
+    return own if options.max_context is None else min(own, options.max_context)
+
+
+def _plan(
+    options: EngineOptions, specs: tuple[LayerSpec, ...], dtype: mx.Dtype, loaded: LoadedModel
+) -> MemoryPlan:
+    return plan_memory(
+        probe_memory(),
+        bytes_per_block=_bytes_per_block(specs, options.block_size),
+        bytes_per_slot=_bytes_per_slot(specs, dtype),
+        block_size=options.block_size,
+        max_rows=options.max_rows,
+        max_context=_max_context(options, loaded),
+        num_blocks=options.num_blocks,
+        max_checkpoint_bytes=options.max_checkpoint_bytes,
+    )
+
+
+def _scheduler_config(
+    options: EngineOptions, loaded: LoadedModel, specs: tuple[LayerSpec, ...], memory: MemoryPlan
+) -> SchedulerConfig:
+    on_gpu = mx.default_device() == mx.Device(mx.gpu)
+    prompt_tokens = options.prompt_tokens_per_round
+    if prompt_tokens is None:
+        prompt_tokens = GPU_PROMPT_TOKENS if on_gpu else CPU_PROMPT_TOKENS
+    uses_slots = any(not isinstance(spec, AttentionSpec) for spec in specs)
+    return SchedulerConfig(
+        num_blocks=memory.num_blocks,
+        block_size=options.block_size,
+        num_slots=memory.num_slots,
+        uses_slots=uses_slots,
+        max_rows=options.max_rows,
+        prompt_tokens_per_round=max(prompt_tokens, options.block_size),
+        max_context=_max_context(options, loaded),
+        prefix_cache=options.prefix_cache,
+        model_identity=str(loaded.path),
+        check=options.check,
+    )

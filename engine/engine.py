@@ -1,0 +1,239 @@
+"""The engine: submit requests, step, read what they gained.
+
+A step is plan -> execute -> commit. An engine is used from the thread that loaded it.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from scheduler.round import Commit, Round
+from scheduler.scheduler import Scheduler
+
+from .answer import Answer, Delta, Usage
+from .build import Parts, build
+from .detokenizer import Detokenizer
+from .errors import RequestError
+from .executor import Wanted
+from .run import Run
+from .sampling import pick
+from .sampling_params import SamplingParams
+from .statistics import EngineStats, StepCounter
+from .submission import Prompt, Submitter
+
+logger = logging.getLogger("octavo")
+
+
+class Engine:
+    """Decodes many requests at once with one loaded model. Make one with ``Engine.load``."""
+
+    def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
+        self.parts = parts
+        self.scheduler = Scheduler(parts.scheduler_config)
+        self._submitter = Submitter(parts.loaded)
+        self._clock = clock
+        self._runs: dict[int, Run] = {}
+        self._ids: dict[str, tuple[int, ...]] = {}
+        self._next_number = 0
+        self._counter = StepCounter()
+        self._detokenizer = Detokenizer(self.tokenizer)
+
+    @classmethod
+    def load(cls, model: str = "demo", **options: Any) -> "Engine":
+        """Load ``model`` (``demo``, a local folder, a hub name) and size its memory.
+
+        Options are those of ``EngineOptions``. Raises ModelError, naming the file, tensor or field
+        that is wrong, and ValueError for options out of range.
+        """
+        return cls(build(model, **options))
+
+    @property
+    def model(self) -> Any:
+        """mlx-lm's own model object."""
+        return self.parts.loaded.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """mlx-lm's own tokenizer (a TokenizerWrapper)."""
+        return self.parts.loaded.tokenizer
+
+    @property
+    def model_name(self) -> str:
+        """The name the model was loaded by."""
+        return self.parts.loaded.name
+
+    @property
+    def max_context(self) -> int:
+        """The most tokens a prompt and its answer may have together."""
+        assert self.parts.scheduler_config.max_context is not None
+        return self.parts.scheduler_config.max_context
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Token ids that end an answer with reason ``eos``."""
+        return self.parts.loaded.eos_ids
+
+    @property
+    def has_work(self) -> bool:
+        """Whether step() still brings something; False if all that is left is paused."""
+        return self.scheduler.has_work
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        tenant: str = "",
+        emitted: Sequence[int] = (),
+    ) -> str:
+        """Let a request wait for its turn; return its id.
+
+        ``emitted`` are tokens that an earlier run of the same request already gave out. Raises
+        RequestError, saying what was wrong, and then nothing has changed.
+        """
+        if request_id is None:
+            self._next_number += 1
+            request_id = f"request-{self._next_number}"
+        if request_id in self._ids:
+            raise RequestError(f"request_id {request_id!r} is already running")
+        ready = self._submitter.prepare(
+            prompt,
+            params,
+            request_id=request_id,
+            tenant=tenant,
+            emitted=emitted,
+            now=self._clock(),
+        )
+        try:
+            seq_ids = self.scheduler.submit(ready.request)
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+        for index, seq_id in enumerate(seq_ids):
+            self._runs[seq_id] = Run.start(ready, index, self._detokenizer)
+        self._ids[request_id] = seq_ids
+        return request_id
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; its last deltas come from a later step. Unknown ids are ignored."""
+        for seq_id in self._ids.get(request_id, ()):
+            self.scheduler.cancel(seq_id)
+
+    def pause(self, request_id: str) -> None:
+        """Give a request no more steps until it is resumed. Unknown ids are ignored."""
+        for seq_id in self._ids.get(request_id, ()):
+            self.scheduler.pause(seq_id)
+
+    def resume(self, request_id: str) -> None:
+        """End a pause. Unknown ids are ignored."""
+        for seq_id in self._ids.get(request_id, ()):
+            self.scheduler.resume(seq_id)
+
+    def seed_of(self, request_id: str) -> int:
+        """Return the seed of a running request. Raises KeyError if it has ended."""
+        return self._runs[self._ids[request_id][-1]].seed
+
+    def step(self) -> list[Delta]:
+        """Run one round; return what each sample gained. Empty when there is nothing to do."""
+        round_ = self.scheduler.plan(self._clock())
+        commits = self.scheduler.take_ended()
+        if round_ is not None:
+            commits += self._execute(round_)
+        deltas = [self._delta(commit) for commit in commits]
+        return [delta for delta in deltas if delta is not None]
+
+    def generate(
+        self,
+        prompts: Iterable[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[Answer]:
+        """Decode all ``prompts`` together; yield the answers in their order, n for each prompt.
+
+        ``params`` holds for all prompts, or is a sequence of one for each.
+        """
+        prompts = list(prompts)
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
+        if len(each) != len(prompts):
+            raise RequestError(f"{len(each)} params for {len(prompts)} prompts")
+        waiting: list[Answer] = []
+        by_sample: dict[tuple[str, int], Answer] = {}
+        for prompt, one in zip(prompts, each, strict=True):
+            request_id = self.submit(prompt, one)
+            for index in range(len(self._ids[request_id])):
+                answer = Answer(request_id, index, self.seed_of(request_id))
+                by_sample[request_id, index] = answer
+                waiting.append(answer)
+        try:
+            while waiting:
+                for delta in self.step():
+                    if (delta.request_id, delta.index) in by_sample:
+                        by_sample[delta.request_id, delta.index].add(delta)
+                while waiting and waiting[0].finish_reason is not None:
+                    yield waiting.pop(0)
+        finally:
+            for answer in waiting:
+                self.cancel(answer.request_id)
+
+    def stats(self) -> EngineStats:
+        """Plain numbers, now and since loading."""
+        return self._counter.stats(self.scheduler.stats(), mx.get_peak_memory())
+
+    def describe(self) -> Mapping[str, Any]:
+        """What was loaded: layers and their methods, memory, device, BLAS."""
+        return self.parts.describe()
+
+    def _execute(self, round_: Round) -> list[Commit]:
+        """Run a round and commit it; a round that raised is undone and tried again."""
+        started = self._clock()
+        for row in round_.rows:
+            self._runs[row.seq_id].begin_round()
+        try:
+            verdicts = self.parts.executor.run(round_, self._pick)
+        except Exception:
+            logger.exception("a round of %d rows failed and is undone", len(round_.rows))
+            return self.scheduler.fail()
+        verdicts = [self._runs[verdict.seq_id].read(verdict) for verdict in verdicts]
+        self._counter.count(round_, self._clock() - started)
+        return self.scheduler.commit(verdicts)
+
+    def _pick(self, wanted: Sequence[Wanted], logits: mx.array) -> list[int]:
+        draws = [
+            self._runs[want.window.row.seq_id].source.draw(want.window.drafts[: want.num_ahead])
+            for want in wanted
+        ]
+        picks = pick(draws, logits)
+        mx.eval(picks.arrays)
+        for want, entry in zip(wanted, picks.logprobs(), strict=True):
+            if entry is not None:
+                self._runs[want.window.row.seq_id].logprobs.append(entry)
+        return picks.token_ids()
+
+    def _delta(self, commit: Commit) -> Delta | None:
+        if not commit.tokens and commit.finish is None:
+            return None
+        run = self._runs[commit.seq_id]
+        usage = None
+        if commit.finish is not None:
+            usage = self._usage(commit.seq_id)
+            self._forget(commit.seq_id, run)
+        return run.delta(commit, usage)
+
+    def _usage(self, seq_id: int) -> Usage:
+        sequence = self.scheduler.sequences[seq_id]
+        return Usage(
+            prompt_tokens=sequence.num_prompt,
+            completion_tokens=sequence.num_generated,
+            cached_tokens=sequence.num_cached,
+            drafted_tokens=sequence.num_drafted,
+            accepted_tokens=sequence.num_accepted,
+        )
+
+    def _forget(self, seq_id: int, run: Run) -> None:
+        del self._runs[seq_id]
+        request_id = run.request.request_id
+        left = [other for other in self._ids[request_id] if other in self._runs]
+        if not left:
+            del self._ids[request_id]

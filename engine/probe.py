@@ -1,0 +1,116 @@
+"""Tries a model out at load: does it run over pages as it runs over mlx-lm's own caches?
+
+Two short made-up prompts run in chunks, ragged, side by side, and are compared with mlx-lm's
+forward of each alone. The pages and slots used are written over later like any stale ones.
+"""
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
+
+from scheduler.round import Row
+
+from .batch import Batch, Window
+from .errors import ModelError
+from .forward import Forward
+from .store import Store
+from .view import BatchView
+
+LENGTHS = (5, 21, 38)
+
+
+class Probe:
+    """Runs made-up prompts through one model's memory."""
+
+    def __init__(
+        self, forward: Forward, make_store: Callable[[int, int], Store], block_size: int, vocab: int
+    ) -> None:
+        self.forward = forward
+        self.block_size = block_size
+        self.prompts = [
+            [(7 * number + 31 * place + 3) % vocab for place in range(length)]
+            for number, length in enumerate(LENGTHS)
+        ]
+        self.table_length = -(-max(LENGTHS) // block_size)
+        self.num_blocks = 1 + len(LENGTHS) * self.table_length
+        self.num_slots = 1 + len(LENGTHS)
+        self.store = make_store(self.num_blocks, self.num_slots)
+
+    def run(self, chunk: int, members: Sequence[int]) -> list[mx.array]:
+        """Run the prompts ``members`` together in chunks; return each one's last logits."""
+        done = dict.fromkeys(members, 0)
+        last: dict[int, mx.array] = {}
+        while rows := [
+            self._row(number, done[number], chunk)
+            for number in members
+            if done[number] < len(self.prompts[number])
+        ]:
+            batch = Batch([Window(row) for row in rows], self.block_size)
+            view = BatchView(batch)
+            caches = self.store.open(view)
+            hidden = self.forward.hidden(batch.tokens(), caches)
+            ends = [window.length - 1 for window in batch.windows]
+            kept = hidden[mx.arange(batch.size), mx.array(ends)]
+            logits = self.forward.logits(kept)
+            mx.eval(logits, self.store.pending(caches))
+            self.store.store(view, caches)
+            for place, window in enumerate(batch.windows):
+                last[window.row.seq_id] = logits[place]
+                done[window.row.seq_id] += window.length
+        return [last[number] for number in members]
+
+    def reference(self, number: int) -> mx.array:
+        """mlx-lm's own last logits of one prompt, over its own caches."""
+        model = self.forward.model
+        caches = make_prompt_cache(model)
+        logits: mx.array = model(mx.array([self.prompts[number]]), cache=caches)[0, -1]
+        return logits
+
+    def _row(self, number: int, start: int, chunk: int) -> Row:
+        tokens = tuple(self.prompts[number][start : start + chunk])
+        first = 1 + number * self.table_length
+        blocks = tuple(range(first, first + -(-(start + len(tokens)) // self.block_size)))
+        return Row(number, tokens, start, blocks, slot=1 + number)
+
+
+def check_model(probe: Probe, dtype: mx.Dtype) -> None:
+    """Raise ModelError unless the model agrees, up to rounding, with mlx-lm's own forward."""
+    limit = 1e-3 if dtype == mx.float32 else 0.1
+    together = probe.run(2 * probe.block_size, range(len(LENGTHS)))
+    for number, logits in enumerate(together):
+        reference = probe.reference(number)
+        scale, difference = _largest(reference), _largest(logits - reference)
+        if not difference <= limit * max(scale, 1.0):
+            raise ModelError(
+                "this model does not run over pages as it does over mlx-lm's own caches: logits "
+                f"of a {LENGTHS[number]}-token prompt differ by {difference:.3g} (of {scale:.3g})"
+            )
+
+
+def check_exact(probe: Probe, dtype: mx.Dtype, blas: str) -> None:
+    """Raise ModelError, with the cause, unless rows come out bitwise whatever runs beside them."""
+    if dtype != mx.float32:
+        raise ModelError(f"exact=True needs float32 weights, not {dtype}: pass dtype='float32'")
+    block = probe.block_size
+    whole = probe.run(max(LENGTHS), range(len(LENGTHS)))
+    for number in range(len(LENGTHS)):
+        alone = [
+            (f"in chunks of {chunk}", probe.run(chunk, [number])[0])
+            for chunk in (max(LENGTHS), block, 1)
+        ]
+        alone.append(("through mlx-lm's own caches", probe.reference(number)))
+        for how, logits in alone:
+            if not mx.array_equal(logits, whole[number]):
+                difference = _largest(logits - whole[number])
+                raise ModelError(
+                    f"exact=True cannot hold here: with {blas}, logits of a prompt alone {how} "
+                    f"differ by {difference:.3g} from those in a batch. On a CPU the reference "
+                    "BLAS is exact: set OCTAVO_BLAS=reference before starting"
+                )
+
+
+def _largest(array: mx.array) -> float:
+    """The largest magnitude in ``array``."""
+    return float(np.abs(np.array(array.astype(mx.float32))).max())

@@ -1,0 +1,82 @@
+"""One sample of one request while it runs: what the engine keeps beside the scheduler."""
+
+import logging
+from dataclasses import dataclass, field, replace
+
+from scheduler.request import Request
+from scheduler.round import Commit, Verdict
+from scheduler.stopping import cut
+
+from .answer import Delta, TokenLogprob, Usage
+from .detokenizer import Detokenizer
+from .draw import DrawSource
+from .sampling_params import SamplingParams
+from .submission import Submission
+from .text import TextStream
+
+logger = logging.getLogger("octavo")
+
+
+@dataclass(slots=True)
+class Run:
+    """One sequence as its client sees it."""
+
+    request: Request
+    index: int
+    params: SamplingParams
+    seed: int
+    source: DrawSource
+    text: TextStream
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of the round in flight
+    said: str = ""  # likewise
+
+    @classmethod
+    def start(cls, ready: Submission, index: int, detokenizer: Detokenizer) -> "Run":
+        """Begin sample ``index`` of a request."""
+        request, params = ready.request, ready.params
+        source = DrawSource(ready.settings, ready.seed, index, request.prompt, request.emitted)
+        text = TextStream(
+            detokenizer,
+            params.stop,
+            include_stop=params.include_stop,
+            min_tokens=params.min_tokens,
+            num_generated=len(request.emitted),
+        )
+        return cls(request, index, params, ready.seed, source, text)
+
+    def begin_round(self) -> None:
+        """Forget what a round that failed left behind."""
+        self.logprobs, self.said = [], ""
+
+    def read(self, verdict: Verdict) -> Verdict:
+        """Say what the sequence will keep of ``verdict``, shortened where a stop string ends it."""
+        if not verdict.tokens:
+            return verdict
+        kept, finish = cut(self.request, self.source.num_generated, verdict.tokens)
+        try:
+            fed = self.text.feed(kept, finish)
+        except Exception:
+            logger.exception("text of request %s failed", self.request.request_id)
+            return replace(verdict, tokens=(), finish="error")
+        self.said = fed.text
+        return replace(verdict, tokens=kept[: fed.num_kept], finish=fed.finish)
+
+    def delta(self, commit: Commit, usage: Usage | None) -> Delta:
+        """Return what the client gets for ``commit``."""
+        self.source.commit(commit.tokens)
+        if commit.finish is not None and not commit.tokens and commit.finish != "error":
+            self.said = self.text.feed((), commit.finish).text
+        logprobs = None
+        if self.params.logprobs is not None:
+            logprobs = tuple(self.logprobs[: len(commit.tokens)])
+        failed = "the request failed; the log of the engine says why"
+        return Delta(
+            request_id=self.request.request_id,
+            index=self.index,
+            text=self.said,
+            token_ids=commit.tokens,
+            logprobs=logprobs,
+            finish_reason=commit.finish,
+            usage=usage,
+            error=failed if commit.finish == "error" else None,
+        )

@@ -1,0 +1,49 @@
+"""What an engine has done so far, in plain numbers."""
+
+from dataclasses import dataclass
+
+from scheduler.round import Round
+from scheduler.stats import SchedulerStats
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The scheduler's numbers, and what running its rounds took."""
+
+    scheduler: SchedulerStats
+    num_steps: int  # rounds that ran
+    mean_batch_width: float  # rows a round
+    mean_decode_width: float  # rows that sampled a token, a round that had any
+    step_seconds: float
+    peak_memory_bytes: int
+
+
+class StepCounter:
+    """Counts rounds as they are executed."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._rows = 0
+        self._decode_steps = 0
+        self._decode_rows = 0
+        self._seconds = 0.0
+
+    def count(self, round_: Round, seconds: float) -> None:
+        """Count one round that ran for ``seconds``."""
+        sampling = sum(row.samples for row in round_.rows)
+        self._steps += 1
+        self._rows += len(round_.rows)
+        self._decode_steps += sampling > 0
+        self._decode_rows += sampling
+        self._seconds += seconds
+
+    def stats(self, scheduler: SchedulerStats, peak_memory_bytes: int) -> EngineStats:
+        """Return the counts so far."""
+        return EngineStats(
+            scheduler=scheduler,
+            num_steps=self._steps,
+            mean_batch_width=self._rows / max(1, self._steps),
+            mean_decode_width=self._decode_rows / max(1, self._decode_steps),
+            step_seconds=self._seconds,
+            peak_memory_bytes=peak_memory_bytes,
+        )
