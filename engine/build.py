@@ -67,7 +67,11 @@ class Parts:
 def build(model: str, **choices: Any) -> Parts:
     """Load ``model`` and allocate its memory; ``choices`` are fields of EngineOptions."""
     options = EngineOptions(**choices)
-    loaded = load(model, dtype=options.dtype)
+    return build_parts(load(model, dtype=options.dtype), options)
+
+
+def build_parts(loaded: LoadedModel, options: EngineOptions) -> Parts:
+    """Find out what the layers of a loaded model keep, try it out, and allocate its memory."""
     forward = Forward(loaded.model)
     specs = tuple(inspect_layers(loaded.model))
     dtype = _dtype(loaded)
