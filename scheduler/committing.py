@@ -7,7 +7,9 @@ at certain_end with k records beside it, which the next row folds.
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 
+from .checkpointing import keep_captures
 from .ledger import Ledger
+from .prefix_index import PrefixIndex
 from .request import FinishReason
 from .round import Commit, Row, Verdict
 from .sequence import Sequence
@@ -54,12 +56,43 @@ def _keep(ledger: Ledger, row: Row, verdict: Verdict) -> Commit:
     sequence.num_drafted += drafted
     sequence.num_accepted += accepted
     _count(ledger, sequence, row, verdict, len(tokens))
+    if ledger.index is not None:
+        if finish != "error":
+            index_blocks(ledger, ledger.index, sequence)
+        if row.captures:
+            keep_captures(ledger, sequence, row)
+        if sequence.claimed and sequence.num_pending == 1:
+            ledger.drop_claims(sequence)
     if finish is not None:
         ledger.end(sequence, finish)
     elif sequence.pausing:
         sequence.pausing = False
         ledger.pause(sequence)
     return Commit(row.seq_id, tokens, finish, drafted, accepted)
+
+
+def index_blocks(ledger: Ledger, index: PrefixIndex, sequence: Sequence) -> None:
+    """Put a sequence's full, computed, committed blocks into the prefix index.
+
+    A block that is known already is given back in exchange for the known one.
+    """
+    size, tokens, nodes = ledger.config.block_size, sequence.tokens, sequence.nodes
+    num_full = min(sequence.computed, len(tokens)) // size
+    if num_full <= len(nodes):
+        return
+    salt = sequence.request.salt
+    index.extend_keys(sequence.keys, salt, tokens, num_full)
+    for at in range(len(nodes), num_full):
+        parent = nodes[-1] if nodes else index.root(salt)
+        block = sequence.blocks[at]
+        content = tuple(tokens[at * size : (at + 1) * size])
+        node = index.insert(parent, sequence.keys[at], content, block)
+        if node is None:
+            return
+        nodes.append(node)
+        if node.block != block:
+            ledger.blocks.share((node.block,))
+            ledger.blocks.release((sequence.blocks.replace(at, node.block),))
 
 
 def _gained(
@@ -96,6 +129,8 @@ def fail_round(ledger: Ledger, rows: Seq[Row], culprits: Collection[int] | None)
     """
     ledger.counters.failures += 1
     ledger.unpin()
+    for row in rows:
+        ledger.slots.release(capture.slot for capture in row.captures)
     return [
         commit
         for row in rows

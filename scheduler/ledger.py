@@ -6,6 +6,7 @@ from operator import attrgetter
 
 from .config import SchedulerConfig
 from .pools import BlockPool, StateSlots
+from .prefix_index import PrefixIndex
 from .request import FinishReason
 from .round import Commit, Round
 from .sequence import Sequence
@@ -25,6 +26,8 @@ class Counters:
     generated_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    lookup_tokens: int = 0  # that could have come from the cache
+    hit_tokens: int = 0  # that did
 
 
 class Ledger:
@@ -34,6 +37,13 @@ class Ledger:
         self.config = config
         self.blocks = BlockPool(config.num_blocks)
         self.slots = StateSlots(config.num_slots)
+        self.index: PrefixIndex | None = None
+        if config.prefix_cache:
+            self.index = PrefixIndex(
+                self.blocks, self.slots, config.block_size, config.model_identity
+            )
+        self.checkpoint_limit = config.checkpoint_limit
+        self.claims: dict[int, Sequence] = {}  # who is going to compute a block, by its hash
         self.sequences: dict[int, Sequence] = {}  # live, and those that ended since the last plan
         self.line = WaitingLine(config.max_wait_rounds)
         self.running: list[Sequence] = []  # who yields last comes first
@@ -68,10 +78,15 @@ class Ledger:
 
     def take_blocks(self, count: int) -> list[int]:
         """Take blocks; all of them, or OutOfIds and none."""
+        while self.blocks.num_free < count and self.index is not None:
+            if not self.index.evict_block():
+                break
         return self.blocks.take(count)
 
     def take_slot(self) -> int:
         """Take a slot, or raise OutOfIds."""
+        if not self.slots.num_free and self.index is not None:
+            self.index.evict_checkpoint()
         return self.slots.take(1)[0]
 
     def drop_storage(self, sequence: Sequence) -> None:
@@ -81,15 +96,28 @@ class Ledger:
             self.slots.release((sequence.slot,))
             sequence.slot = None
         sequence.computed = 0
+        sequence.nodes = []
+        sequence.capture_points.clear()
+        self.drop_claims(sequence)
+
+    def drop_claims(self, sequence: Sequence) -> None:
+        """A sequence no longer computes blocks that others wait for."""
+        for key in sequence.claimed:
+            if self.claims.get(key) is sequence:
+                del self.claims[key]
+        sequence.claimed.clear()
+
+    def tail(self, sequence: Sequence) -> tuple[int, ...]:
+        """The block that the sequence's next row writes first, if it has that already."""
+        index = sequence.computed // self.config.block_size
+        return (sequence.blocks[index],) if index < len(sequence.blocks) else ()
 
     def tail_is_shared(self, sequence: Sequence) -> bool:
         """Whether another sequence holds the block that this one's next row writes first."""
-        index = sequence.computed // self.config.block_size
-        if index >= len(sequence.blocks):
-            return False
-        block = sequence.blocks[index]
-        holders = self.blocks.holders[block]
-        return holders > 1 and holders - self.pinned_blocks.count(block) > 1
+        for block in self.tail(sequence):
+            holders = self.blocks.holders[block]
+            return holders > 1 and holders - self.pinned_blocks.count(block) > 1
+        return False
 
     def slot_is_shared(self, sequence: Sequence) -> bool:
         """Whether another sequence holds this one's slot."""
@@ -135,10 +163,12 @@ class Ledger:
         self.num_live -= 1
         self.suspects.pop(sequence.seq_id, None)
         self.line.leave(sequence.request.tenant)
+        sequence.group.members.remove(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
         if sequence.status == "running":
             self.running.remove(sequence)
+            self.drop_claims(sequence)
         elif sequence.status == "paused":
             del self.paused[sequence.seq_id]
         elif sequence in self.line:

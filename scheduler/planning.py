@@ -5,10 +5,14 @@ copied first. A chunk ends on a multiple of block_size, or at the end of what th
 so that chunks stay on the same grid whatever the budget.
 """
 
+from dataclasses import replace
+
 from . import admission
+from .checkpointing import boundaries_to_capture, take_captures
 from .depth import DepthPolicy
 from .ledger import Ledger
 from .preemption import give_way, make_room
+from .prefix_sharing import Match, fork_samples, look_up, must_wait, still_waits
 from .round import BlockCopy, Round, Row, SlotCopy
 from .sequence import Sequence
 
@@ -37,6 +41,7 @@ class RoundBuilder:
         self.rows: list[Row] = []
         self.block_copies: list[BlockCopy] = []
         self.slot_copies: list[SlotCopy] = []
+        self.copied_from: dict[int, int] = {}  # sources of slot copies, by target
         self.busy: set[int] = set()
         self.prompt_budget = self.config.prompt_tokens_per_round
 
@@ -44,6 +49,8 @@ class RoundBuilder:
         """Return the round, or None if it has no row; its sequences are then in flight."""
         if not self.rows:
             return None
+        if self.ledger.checkpoint_limit:
+            self._add_captures()
         sequences, number = self.ledger.sequences, self.ledger.counters.rounds
         for row in self.rows:
             sequence = sequences[row.seq_id]
@@ -54,13 +61,13 @@ class RoundBuilder:
     def add_alone(self, suspect: Sequence) -> bool:
         """Give a row to a sequence that may be what made rounds fail, and to nobody else."""
         ledger = self.ledger
-        if suspect.status == "waiting":
-            give_way(ledger, suspect)
-            if len(ledger.running) < self.config.max_rows and admission.fits(ledger, suspect, ()):
-                admission.start(ledger, suspect)
+        if suspect.status == "waiting" and len(ledger.running) < self.config.max_rows:
+            match = self._match_at_any_cost(suspect)
+            if admission.fits(ledger, suspect, match):
+                self._start(suspect, match)
                 ledger.run(suspect)
         if suspect.status == "running":
-            self._add_start(suspect)
+            self._add_first(suspect)
         return bool(self.rows)
 
     def add_decoding(self) -> None:
@@ -79,35 +86,58 @@ class RoundBuilder:
         prompts = [one for one in self.ledger.running if one.num_pending > 1 or not one.computed]
         prompts.sort(key=lambda one: one.last_round >= overdue)
         for sequence in prompts:
-            if sequence.seq_id not in self.ledger.suspects:
+            if sequence.status == "running" and sequence.seq_id not in self.ledger.suspects:
                 self._add_chunk(sequence)
 
     def admit(self) -> None:
         """Start waiting sequences, in order, until one does not fit."""
         ledger = self.ledger
         started: list[Sequence] = []
-        num_rows = len(ledger.running)
+        room = self.config.max_rows - len(ledger.running)
         for sequence in ledger.line.candidates(ledger.counters.rounds):
-            if num_rows + len(started) >= self.config.max_rows or not self._has_budget(sequence):
+            if len(started) >= room or not self._has_budget(sequence, started):
                 break
+            if still_waits(sequence):
+                continue
+            match = look_up(ledger, sequence)
+            if must_wait(ledger, sequence, match):
+                continue
             if not self.rows and not started:
-                give_way(ledger, sequence)
-            if not admission.fits(ledger, sequence, started):
+                match = self._match_at_any_cost(sequence)
+            if not admission.fits(ledger, sequence, match, started):
                 break
-            admission.start(ledger, sequence)
+            self._start(sequence, match)
             started.append(sequence)
         for sequence in started:
             ledger.run(sequence)
-            self._add_start(sequence)
+        for sequence in started:
+            if sequence.status == "running":
+                self._add_first(sequence)
 
-    def _add_start(self, sequence: Sequence) -> None:
+    def _match_at_any_cost(self, sequence: Sequence) -> Match:
+        """Look a sequence up when nothing else runs: whoever runs nothing gives way to it."""
+        ledger = self.ledger
+        while True:
+            match = look_up(ledger, sequence)
+            if not give_way(ledger, sequence, *admission.needs(ledger, sequence, match)):
+                return match
+
+    def _start(self, sequence: Sequence, match: Match) -> None:
+        copy = admission.start(self.ledger, sequence, match)
+        if copy is not None:
+            self._add_slot_copy(copy.source, copy.target)
+
+    def _add_first(self, sequence: Sequence) -> None:
         if sequence.num_pending == 1 and sequence.computed:
             self._add_decode(sequence, 0)
         else:
             self._add_chunk(sequence)
 
-    def _has_budget(self, sequence: Sequence) -> bool:
-        return sequence.num_pending == 1 or self.prompt_budget >= self.config.block_size
+    def _has_budget(self, sequence: Sequence, started: list[Sequence]) -> bool:
+        """Whether a prompt would get a chunk after those that have been started."""
+        size = self.config.block_size
+        spoken_for = sum(one.num_pending for one in started if one.num_pending > 1)
+        return sequence.num_pending == 1 or self.prompt_budget - spoken_for >= size
 
     def _limit_prompts(self) -> None:
         """What the round's budget leaves after decode rows, but no less than the prompts' share."""
@@ -120,6 +150,8 @@ class RoundBuilder:
 
     def _add_decode(self, sequence: Sequence, depth: int) -> None:
         """Add a row for the pending token and as many drafts as limits and blocks allow."""
+        if sequence.group.leader is sequence:
+            fork_samples(self.ledger, sequence)
         request, start = sequence.request, sequence.computed
         certain_end = start + 1
         num_drafts = 0
@@ -134,8 +166,10 @@ class RoundBuilder:
     def _add_chunk(self, sequence: Sequence) -> None:
         """Add a row for as much of a prompt as the budget allows."""
         start, total = sequence.computed, len(sequence.tokens)
-        end = min(total, start + self.prompt_budget)
-        if end < total:
+        # The samples of a prompt start at its last token: each of them samples after it.
+        last = total - 1 if sequence.group.leader is sequence and total > 1 else total
+        end = min(last, start + self.prompt_budget)
+        if end < last:
             end -= end % self.config.block_size
         if end <= start or self._reserve(sequence, end, 0) is None:
             return
@@ -181,6 +215,12 @@ class RoundBuilder:
         self.ledger.slots.stand_like(target, source)
         self.ledger.pinned_slots.append(source)
         sequence.slot = target
+        self._add_slot_copy(source, target)
+
+    def _add_slot_copy(self, source: int, target: int) -> None:
+        """Copies of a round do not build on each other: copy what the source itself becomes."""
+        source = self.copied_from.get(source, source)
+        self.copied_from[target] = source
         self.slot_copies.append(SlotCopy(source, target))
 
     def _add_row(
@@ -201,3 +241,13 @@ class RoundBuilder:
             )
         )
         self.busy.add(sequence.seq_id)
+
+    def _add_captures(self) -> None:
+        """Take slots for checkpoints once every row has what it needs."""
+        ledger, num_captures = self.ledger, 0
+        for index, row in enumerate(self.rows):
+            sequence = ledger.sequences[row.seq_id]
+            at = boundaries_to_capture(ledger, sequence, row)
+            if at and (captures := take_captures(ledger, sequence, at, num_captures)):
+                num_captures += len(captures)
+                self.rows[index] = replace(row, captures=captures)

@@ -9,7 +9,6 @@ work ends; ``admission.fits`` bounds how often anybody does.
 from collections import Counter
 from collections.abc import Iterable
 
-from . import admission
 from .ledger import Ledger
 from .sequence import Sequence
 
@@ -21,24 +20,30 @@ def make_room(
 
     ``busy`` are ids of sequences that have a row in this round already.
     """
-    return _make_room(ledger, num_blocks, num_slots, [*_idle(ledger), *_later(ledger, needy, busy)])
+    others = [one for one in _idle(ledger) if one is not needy]
+    return _make_room(ledger, needy, num_blocks, num_slots, [*others, *_later(ledger, needy, busy)])
 
 
-def give_way(ledger: Ledger, sequence: Sequence) -> None:
-    """Let those that run nothing yield to a waiting sequence, as far as it lacks anything."""
-    num_blocks, num_slots = admission.needs(ledger, sequence)
+def give_way(ledger: Ledger, sequence: Sequence, num_blocks: int, num_slots: int) -> bool:
+    """Let those that run nothing yield to a waiting sequence; return whether anybody did."""
+    lacks = num_blocks > ledger.num_available_blocks or num_slots > ledger.num_available_slots
     idle = [one for one in _idle(ledger) if one is not sequence]
-    _make_room(ledger, num_blocks, num_slots, idle)
+    return lacks and _make_room(ledger, sequence, num_blocks, num_slots, idle)
 
 
 def _make_room(
-    ledger: Ledger, num_blocks: int, num_slots: int, candidates: Iterable[Sequence]
+    ledger: Ledger,
+    needy: Sequence,
+    num_blocks: int,
+    num_slots: int,
+    candidates: Iterable[Sequence],
 ) -> bool:
     lacking_blocks = num_blocks - ledger.num_available_blocks
     lacking_slots = num_slots - ledger.num_available_slots
     victims: list[Sequence] = []
-    held_blocks: Counter[int] = Counter()
-    held_slots: Counter[int] = Counter()
+    # Once its other holders have yielded, what the needy one shares needs no copy any more.
+    held_blocks = Counter(ledger.tail(needy))
+    held_slots = Counter(() if needy.slot is None else (needy.slot,))
     for victim in candidates:
         if lacking_blocks <= 0 and lacking_slots <= 0:
             break
@@ -48,9 +53,8 @@ def _make_room(
             lacking_slots -= _count(held_slots, (victim.slot,), ledger.slots.holders)
     if lacking_blocks > 0 or lacking_slots > 0:
         return False
-    for victim in victims:
-        if _frees_something(ledger, victim, held_blocks, held_slots):
-            preempt(ledger, victim)
+    for victim in [one for one in victims if _frees(ledger, one, held_blocks, held_slots)]:
+        preempt(ledger, victim)
     return True
 
 
@@ -86,9 +90,8 @@ def _count(held: Counter[int], ids: Iterable[int], holders: list[int]) -> int:
     return freed
 
 
-def _frees_something(
-    ledger: Ledger, victim: Sequence, blocks: Counter[int], slots: Counter[int]
-) -> bool:
+def _frees(ledger: Ledger, victim: Sequence, blocks: Counter[int], slots: Counter[int]) -> bool:
+    """Whether anything the victim holds is free once all victims have yielded."""
     if any(blocks[id_] == ledger.blocks.holders[id_] for id_ in victim.blocks):
         return True
     slot = victim.slot

@@ -19,9 +19,11 @@ from .config import SchedulerConfig
 from .depth import DepthPolicy, NoDrafts
 from .ledger import Ledger
 from .planning import plan_round
+from .preemption import preempt
+from .prefix_sharing import share_prefix
 from .request import FinishReason, Request
 from .round import Commit, Round, Verdict
-from .sequence import Sequence
+from .sequence import Group, Sequence
 from .stats import SchedulerStats, stats_of
 from .stopping import cut
 
@@ -66,7 +68,8 @@ class Scheduler:
         Raises RequestTooLarge if it can never fit, ValueError if it makes no sense.
         """
         check_request(self.ledger, request)
-        sequences = [self._new_sequence(request, index) for index in range(request.n)]
+        group = Group()
+        sequences = [self._new_sequence(request, group) for _ in range(request.n)]
         _, finish = cut(request, 0, request.emitted)
         for sequence in sequences:
             self.ledger.line.add(sequence, self.ledger.counters.rounds)
@@ -86,6 +89,25 @@ class Scheduler:
             self._end(sequence, "cancelled")
         self._check("cancel", seq_id)
         return True
+
+    def fork(self, seq_id: int) -> int:
+        """Let a new sequence go on from where a live one stands; return its id.
+
+        It shares blocks and state until either writes, and is the request's next sample. Raises
+        KeyError for a sequence that has ended, RoundInFlight for one whose row is running.
+        """
+        parent = self._live(seq_id)
+        if parent is None:
+            raise KeyError(f"sequence {seq_id} is not live: there is nothing to fork")
+        if parent.in_flight:
+            raise RoundInFlight(f"sequence {seq_id} has a row in flight: fork it after the commit")
+        child = self._new_sequence(parent.request, parent.group)
+        child.tokens = parent.tokens[:]
+        child.num_cached, child.started = parent.num_cached, parent.started
+        share_prefix(self.ledger, parent, child)
+        self.ledger.line.add(child, self.ledger.counters.rounds)
+        self._check("fork", seq_id, child.seq_id)
+        return child.seq_id
 
     def pause(self, seq_id: int) -> bool:
         """Give a sequence no rows until it is resumed. False if it had ended."""
@@ -109,6 +131,26 @@ class Scheduler:
             self.ledger.wait(sequence)
         self._check("resume", seq_id)
         return True
+
+    def preempt(self, seq_id: int) -> bool:
+        """Take a sequence's blocks and slot; it computes its tokens again later.
+
+        False if it has ended. Raises RoundInFlight if its row is running.
+        """
+        sequence = self._live(seq_id)
+        if sequence is None:
+            return False
+        if sequence.in_flight:
+            raise RoundInFlight(f"sequence {seq_id} has a row in flight: preempt it afterwards")
+        preempt(self.ledger, sequence)
+        self._check("preempt", seq_id)
+        return True
+
+    def clear_cache(self) -> None:
+        """Forget every block and checkpoint that no sequence holds."""
+        if self.ledger.index is not None:
+            self.ledger.index.clear()
+        self._check("clear_cache")
 
     def plan(self, now: float = 0.0) -> Round | None:
         """Reserve what the next round needs; None if nothing can run. ``now`` is for deadlines."""
@@ -154,10 +196,13 @@ class Scheduler:
         """Plain numbers, now and since the start."""
         return stats_of(self.ledger)
 
-    def _new_sequence(self, request: Request, index: int) -> Sequence:
+    def _new_sequence(self, request: Request, group: Group) -> Sequence:
         tokens = [*request.prompt, *request.emitted]
-        sequence = Sequence(self._next_id, request, index, tokens, len(request.prompt))
+        index, num_prompt = group.num_samples, len(request.prompt)
+        sequence = Sequence(self._next_id, request, index, tokens, num_prompt, group)
         self._next_id += 1
+        group.num_samples += 1
+        group.members.append(sequence)
         ledger = self.ledger
         ledger.sequences[sequence.seq_id] = sequence
         ledger.num_live += 1

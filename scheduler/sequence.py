@@ -11,9 +11,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .block_table import BlockTable
+from .prefix_index import Node
 from .request import FinishReason, Request
 
 Status = Literal["waiting", "running", "paused", "ended"]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The sequences of one request: its samples, and forks of those."""
+
+    members: list["Sequence"] = field(default_factory=list)
+    leader: "Sequence | None" = None  # computes the prompt for the samples that wait
+    num_samples: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +35,7 @@ class Sequence:
     sample_index: int
     tokens: list[int]  # committed: prompt and everything emitted
     num_prompt: int
+    group: Group
     status: Status = "waiting"
     computed: int = 0
     blocks: BlockTable = field(default_factory=BlockTable)
@@ -41,6 +52,12 @@ class Sequence:
     finish: FinishReason | None = None
     waiting_since: int = 0  # the round in which it began to wait
     last_round: int = 0  # the round in which it last had a row
+    keys: list[int] = field(default_factory=list)  # hashes of its leading full blocks
+    nodes: list[Node] = field(default_factory=list)  # its leading blocks that are indexed
+    claimed: list[int] = field(default_factory=list)  # hashes of blocks it is going to compute
+    capture_points: set[int] = field(default_factory=set)  # where its prompt keeps a checkpoint
+    rolling: Node | None = None  # where its rolling checkpoint was last
+    waits_for: tuple["Sequence", int] | None = None  # until that one has computed so much
 
     @property
     def num_generated(self) -> int:
