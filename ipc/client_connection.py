@@ -1,0 +1,214 @@
+"""A client's thread: it owns the socket and the core; users' threads leave jobs and get events."""
+
+import logging
+import queue
+import socket as sockets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from .addresses import configure, is_local, receive
+from .client_core import ClientConfig, ClientCore, StreamEvent
+from .keys import KeyPair, load_pair, load_public
+from .limits import MAX_FRAMES
+from .messages import Stats, Submit
+
+logger = logging.getLogger("octavo.client")
+
+_MAX_JOBS = 10_000
+Sink = Callable[[StreamEvent], None]
+"""Takes a request's events, on the connection's thread. It must not wait."""
+
+
+class ConnectionClosedError(RuntimeError):
+    """The client was closed, or its thread has died."""
+
+
+class ClientConnection:
+    """Shared by the clients with and without asyncio."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        key: str | Path | KeyPair | None = None,
+        server_key: str | Path | bytes | None = None,
+        config: ClientConfig | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        is_local(address)  # raises for what is no address
+        if (key is None) != (server_key is None):
+            raise ValueError("key and server_key go together: give both, or neither")
+        self._address = address
+        self._key = load_pair(Path(key)) if isinstance(key, str | Path) else key
+        self._server_key = (
+            load_public(Path(server_key)) if isinstance(server_key, str | Path) else server_key
+        )
+        self._clock = clock
+        self._core = ClientCore(now=clock(), config=config)
+        self._jobs: deque[Callable[[], None]] = deque()  # bounded by _post
+        self._sinks: dict[str, Sink] = {}
+        self._stats_waiters: list[queue.SimpleQueue[Stats | None]] = []
+        self._wake_reader, self._wake_writer = sockets.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._closing = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="octavo client", daemon=True)
+        self._thread.start()
+
+    # For users' threads
+
+    def submit(self, submit: Submit, sink: Sink, timeout: float | None) -> None:
+        """Send a request; ``sink`` gets its events."""
+
+        def start() -> None:
+            self._sinks[submit.id] = sink
+            self._core.submit(submit, self._clock(), timeout=timeout)
+
+        self._post(start)
+
+    def consume(self, request_id: str, tokens: int) -> None:
+        """The reader has taken so many tokens more."""
+        self._post(lambda: self._core.consume(request_id, tokens), may_fail=True)
+
+    def read_all(self, request_id: str) -> None:
+        """The reader takes whatever comes."""
+        self._post(lambda: self._core.read_all(request_id), may_fail=True)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request."""
+        self._post(lambda: self._core.cancel(request_id), may_fail=True)
+
+    def stats(self, timeout: float) -> Stats:
+        """Ask the broker for its figures. Raises TimeoutError."""
+        waiter: queue.SimpleQueue[Stats | None] = queue.SimpleQueue()
+
+        def ask() -> None:
+            self._stats_waiters.append(waiter)
+            self._core.ask_stats()
+
+        self._post(ask)
+        try:
+            answer = waiter.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError(f"{self._address} did not answer within {timeout} s") from None
+        if answer is None:
+            raise ConnectionClosedError("the client was closed")
+        return answer
+
+    def close(self) -> None:
+        """End every request with code "closed", then the thread."""
+        self._closing.set()
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _post(self, job: Callable[[], None], *, may_fail: bool = False) -> None:
+        own = threading.current_thread() is self._thread  # a handle may be collected anywhere
+        while len(self._jobs) >= _MAX_JOBS and not own and not self._closed:
+            time.sleep(0.001)
+        self._jobs.append(job)
+        # What is appended before _closed is set is still done; so look only afterwards.
+        if self._closed and not may_fail:
+            raise ConnectionClosedError("the client was closed")
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(OSError):
+            self._wake_writer.send(b"x")
+
+    # The connection's thread
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            logger.exception("the client's thread ended")
+            self._core.fail("closed", f"the client's thread ended: {error!r}")
+        self._closed = True
+        self._do_jobs()
+        self._core.fail("closed", "the client was closed")
+        self._deliver()
+        for waiter in self._stats_waiters:
+            waiter.put(None)
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+    def _serve(self) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = self._connect(context)
+        unsent: list[list[bytes]] = []
+        try:
+            while not self._closing.is_set():
+                poller = zmq.Poller()
+                poller.register(socket, zmq.POLLIN | (zmq.POLLOUT if unsent else 0))
+                poller.register(self._wake_reader, zmq.POLLIN)
+                poller.poll(max(int(min(self._core.heartbeat / 10, 0.05) * 1000), 1))
+                with suppress(BlockingIOError):
+                    self._wake_reader.recv(4096)
+                now = self._clock()
+                self._do_jobs()
+                while (frames := receive(socket, MAX_FRAMES)) is not None:
+                    self._core.receive(frames, now)
+                if self._core.tick(now):
+                    socket.close(linger=0)
+                    unsent.clear()
+                    socket = self._connect(context)
+                unsent += self._core.take_outgoing()
+                self._send(socket, unsent)
+                self._deliver()
+            self._cancel_open(socket)
+        finally:
+            socket.close(linger=200)
+            context.term()
+
+    def _cancel_open(self, socket: "zmq.Socket[bytes]") -> None:
+        for request_id in list(self._sinks):
+            self._core.cancel(request_id)
+        self._send(socket, self._core.take_outgoing())
+
+    def _connect(self, context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
+        socket = context.socket(zmq.DEALER)
+        configure(socket, self._core.heartbeat)
+        if self._key is not None and self._server_key is not None:
+            socket.curve_publickey, socket.curve_secretkey = self._key.public, self._key.secret
+            socket.curve_serverkey = self._server_key
+        socket.connect(self._address)
+        return socket
+
+    def _do_jobs(self) -> None:
+        while self._jobs:
+            self._jobs.popleft()()
+
+    @staticmethod
+    def _send(socket: "zmq.Socket[bytes]", unsent: list[list[bytes]]) -> None:
+        sent = 0
+        with suppress(zmq.Again):
+            for frames in unsent:
+                socket.send_multipart(frames, zmq.NOBLOCK)
+                sent += 1
+        del unsent[:sent]
+
+    def _deliver(self) -> None:
+        for request_id, event in self._core.take_events():
+            sink = self._sinks.get(request_id)
+            if sink is None:
+                continue
+            if type(event).__name__ in ("Done", "Error"):
+                del self._sinks[request_id]
+            try:
+                sink(event)
+            except Exception:  # one reader's fault must not stop the others
+                logger.exception("a request's reader failed")
+        for stats in self._core.take_stats():
+            waiters: list[Any] = self._stats_waiters
+            self._stats_waiters = []
+            for waiter in waiters:
+                waiter.put(stats)

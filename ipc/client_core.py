@@ -1,0 +1,335 @@
+"""A client's side of the wire: requests, credit, retries and reconnection, as data in and out.
+
+Pure: it takes what the user asks, the broker's frames and the time; ``take_outgoing`` returns the
+messages to send and ``take_events`` what the user gets. Rules it keeps:
+1. A request ends exactly once, in Done or Error, whatever happens to broker and connection.
+2. Chunks reach the user in order, each once; what is missing is asked for again.
+3. A reader that does not read grants no credit; ``read_all`` grants it as chunks arrive.
+"""
+
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from .codec import CodecError, decode, encode
+from .limits import ID_BYTES
+from .messages import (
+    TO_CLIENT,
+    Accepted,
+    Ack,
+    Cancel,
+    Chunk,
+    Credit,
+    Done,
+    Error,
+    Hello,
+    Message,
+    Ping,
+    Stats,
+    Submit,
+    Welcome,
+)
+
+StreamEvent = Accepted | Chunk | Done | Error
+RETRIED = ("busy", "draining")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Times are in seconds."""
+
+    retry_for: float = 60.0  # how long "busy" and "draining" are retried
+    patience: float = 30.0  # without a word of the broker, after which requests fail
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    submit: Submit
+    begun: float
+    ends_at: float | None
+    granted: int
+    reads_all: bool = False
+    submitted: bool = False  # on any connection
+    accepted: bool = False
+    received: int = 0
+    tokens: int = 0
+    consumed: int = 0
+    cancelled: bool = False
+    retry_at: float | None = None
+    asked_again: tuple[int, float] = (-1, 0.0)
+
+
+class ClientCore:
+    """All state of a client's wire."""
+
+    def __init__(
+        self,
+        *,
+        now: float,
+        config: ClientConfig | None = None,
+        name: str | None = None,
+        spread: Callable[[], float] = random.random,
+    ) -> None:
+        self.name = name or uuid.uuid4().hex
+        self.heartbeat = 1.0
+        self.welcomed = False
+        self.epoch = ""
+        self.models: tuple[str, ...] = ()
+        self._config = config or ClientConfig()
+        self._spread = spread
+        self._requests: dict[str, _Request] = {}
+        self._emitted: dict[str, list[bytes]] = {}  # of requests that may resume
+        self._heard = now
+        self._pinged = now
+        self._greeted: float | None = None
+        self._ticked = now
+        self._outgoing: list[list[bytes]] = []
+        self._events: list[tuple[str, StreamEvent]] = []
+        self._stats: list[Stats] = []
+        self._asked_stats = 0
+        self._greet(now)
+
+    @property
+    def num_open(self) -> int:
+        """How many requests have not ended."""
+        return len(self._requests)
+
+    # What the user asks
+
+    def submit(self, submit: Submit, now: float, *, timeout: float | None = None) -> None:
+        """Send a request. Its id must be new."""
+        if submit.id in self._requests:
+            raise ValueError(f"request id {submit.id!r} is in use")
+        if not self._requests and now - self._heard > self.heartbeat:
+            self._heard = max(self._heard, now - self.heartbeat)
+        ends_at = None if timeout is None else now + timeout
+        request = _Request(submit, now, ends_at, granted=submit.window)
+        self._requests[submit.id] = request
+        if submit.resume:
+            self._emitted[submit.id] = []
+        if self.welcomed:
+            self._send_submit(request)
+
+    def consume(self, request_id: str, tokens: int) -> None:
+        """The reader has taken so many tokens more."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            request.consumed += tokens
+            self._grant(request)
+
+    def read_all(self, request_id: str) -> None:
+        """The reader takes whatever comes: grant credit on arrival from now on."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            request.reads_all = True
+            self._grant(request)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request. Harmless when it has ended."""
+        request = self._requests.get(request_id)
+        if request is None or request.cancelled:
+            return
+        request.cancelled = request.reads_all = True
+        if request.submitted and request.retry_at is None:
+            self._send(Cancel(request_id))
+        else:
+            self._end(request, Error("cancelled", "it was cancelled", False, id=request_id))
+
+    def ask_stats(self) -> None:
+        """Ask the broker for its figures; ``take_stats`` has them later."""
+        self._asked_stats += 1
+        self._send(Stats())
+
+    # From the broker
+
+    def receive(self, frames: Sequence[bytes], now: float) -> None:
+        """Take one message. What is no message changes nothing."""
+        try:
+            message = decode(frames, TO_CLIENT)
+        except CodecError:
+            return
+        self._heard = now
+        if isinstance(message, Welcome):
+            self._welcome(message)
+        elif isinstance(message, Error) and message.id is None:
+            self._connection_error(message, now)
+        elif isinstance(message, Stats):
+            self._asked_stats = max(self._asked_stats - 1, 0)
+            self._stats.append(message)
+        elif isinstance(message, Accepted | Chunk | Done | Error):
+            request = self._requests.get(message.id or "")
+            if request is not None:
+                self._stream(request, message, now)
+            elif isinstance(message, Done | Error) and message.seq is not None:
+                self._send(Ack(message.id or ""))  # it ended here already
+
+    def _welcome(self, welcome: Welcome) -> None:
+        self.heartbeat = max(welcome.heartbeat, 0.01)
+        self.models, self.epoch, self.welcomed = welcome.models, welcome.epoch, True
+        for request in self._requests.values():
+            if request.retry_at is None:
+                self._send_submit(request)
+        if self._asked_stats:
+            self._send(Stats())
+
+    def _connection_error(self, error: Error, now: float) -> None:
+        if error.code == "hello_required":
+            self.welcomed = False
+            self._greet(now)
+        elif error.code == "unsupported_version":
+            self._fail_all(error.code, error.message, retryable=False)
+
+    def _stream(self, request: _Request, message: StreamEvent, now: float) -> None:
+        if isinstance(message, Accepted):
+            if not request.accepted:
+                request.accepted = True
+                self._events.append((request.submit.id, message))
+            return
+        if isinstance(message, Error) and message.seq is None:
+            self._refused(request, message, now)
+            return
+        seq = message.seq or 0
+        if seq < request.received:
+            return
+        if seq > request.received:
+            if request.asked_again[0] != request.received or (
+                now - request.asked_again[1] > self.heartbeat / 2
+            ):
+                request.asked_again = (request.received, now)
+                self._send_credit(request, resend=True)
+            return
+        request.received += 1
+        if isinstance(message, Chunk):
+            self._chunk(request, message)
+        else:
+            self._send(Ack(request.submit.id))
+            self._end(request, message)
+
+    def _chunk(self, request: _Request, chunk: Chunk) -> None:
+        request.tokens += len(chunk.ids) // ID_BYTES
+        if request.submit.id in self._emitted:
+            self._emitted[request.submit.id].append(chunk.ids)
+        self._events.append((request.submit.id, chunk))
+        if request.reads_all:
+            self._grant(request)
+
+    def _refused(self, request: _Request, error: Error, now: float) -> None:
+        late = now - request.begun > self._config.retry_for
+        if error.code in RETRIED and not late and not request.cancelled:
+            wait = (error.retry_after or 0.1) * (0.75 + 0.5 * self._spread())
+            request.retry_at = now + wait
+        else:
+            self._end(request, error)
+
+    # Time
+
+    def tick(self, now: float) -> bool:
+        """Do what is due. True: the broker is silent, and the socket must be reopened."""
+        pause, self._ticked = now - self._ticked, now
+        if pause > self.heartbeat:  # this process stood still, not the broker
+            self._heard = min(self._heard + pause, now)
+        for request in list(self._requests.values()):
+            self._tick_request(request, now)
+        if now - self._pinged >= self.heartbeat / 2:
+            self._pinged = now
+            if self.welcomed:
+                self._send(Ping())
+            else:
+                self._greet(now)
+        silent = now - self._heard
+        if silent > self._config.patience and self._requests:
+            text = f"nothing was heard from the broker for {silent:.1f} s"
+            self._fail_all("unreachable", text, retryable=True)
+        if silent > 3 * self.heartbeat and (
+            self.welcomed or now - (self._greeted or now) > 3 * self.heartbeat
+        ):
+            self.reconnected(now)
+            return True
+        return False
+
+    def reconnected(self, now: float) -> None:
+        """The socket is a new one."""
+        self.welcomed = False
+        self._outgoing.clear()
+        self._greeted = None
+        self._greet(now)
+
+    def _tick_request(self, request: _Request, now: float) -> None:
+        if request.ends_at is not None and now >= request.ends_at:
+            if request.submitted:
+                self._send(Cancel(request.submit.id))
+            text = f"no end within {now - request.begun:.1f} s; it is cancelled"
+            error = Error("timeout", text, True, id=request.submit.id, progress=request.tokens)
+            self._end(request, error)
+        elif request.retry_at is not None and now >= request.retry_at and self.welcomed:
+            request.retry_at = None
+            request.submitted = False
+            self._send_submit(request)
+
+    def fail(self, code: str, message: str) -> None:
+        """End every request: the client is closed or broken."""
+        self._fail_all(code, message, retryable=True)
+
+    def _fail_all(self, code: str, message: str, *, retryable: bool) -> None:
+        for request in list(self._requests.values()):
+            text = message[:1000]
+            error = Error(code, text, retryable, id=request.submit.id, progress=request.tokens)
+            self._end(request, error)
+
+    # Out
+
+    def take_outgoing(self) -> list[list[bytes]]:
+        """Return the messages to send, in order."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def take_events(self) -> list[tuple[str, StreamEvent]]:
+        """Return what happened to requests, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def take_stats(self) -> list[Stats]:
+        """Return the broker's figures that have arrived."""
+        stats, self._stats = self._stats, []
+        return stats
+
+    def _end(self, request: _Request, message: Done | Error) -> None:
+        del self._requests[request.submit.id]
+        self._emitted.pop(request.submit.id, None)
+        self._events.append((request.submit.id, message))
+
+    def _grant(self, request: _Request) -> None:
+        """Grant half a window at a time, or every token would cost a message."""
+        if request.reads_all:
+            request.consumed = request.tokens
+        window = request.submit.window
+        if request.granted - request.consumed <= window // 2:
+            request.granted = request.consumed + window
+            self._send_credit(request)
+
+    def _send_credit(self, request: _Request, *, resend: bool = False) -> None:
+        self._send(Credit(request.submit.id, request.received, request.granted, resend))
+
+    def _send_submit(self, request: _Request) -> None:
+        submit = request.submit
+        if request.submitted:
+            emitted = b"".join(self._emitted.get(submit.id, ()))
+            submit = replace(submit, again=True, received=request.received, emitted_ids=emitted)
+        first = not request.submitted
+        request.submitted = True
+        self._send(submit)
+        if not first:
+            self._send_credit(request)
+            if request.cancelled:
+                self._send(Cancel(submit.id))
+
+    def _send(self, message: Message) -> None:
+        if self.welcomed:
+            self._outgoing.append(encode(message))
+
+    def _greet(self, now: float) -> None:
+        if self._greeted is not None and now - self._greeted < self.heartbeat / 4:
+            return
+        self._greeted = now
+        self._outgoing.append(encode(Hello(role="client", name=self.name)))

@@ -1,0 +1,111 @@
+"""One request of a client: the message that asks, and what its events add up to."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from .client_answers import (
+    Answer,
+    AnswerBuilder,
+    Part,
+    Prompt,
+    RequestFailedError,
+    failure,
+    parts_of,
+)
+from .client_connection import ClientConnection
+from .client_core import StreamEvent
+from .codec import encode
+from .limits import DEFAULT_WINDOW
+from .messages import Accepted, ChatMessage, Chunk, Done, Submit
+from .token_ids import pack_ids
+from .wire_params import to_wire
+
+
+def make_submit(
+    prompt: Prompt,
+    params: Mapping[str, Any] | None,
+    *,
+    model: str = "",
+    resume: bool = False,
+    window: int = DEFAULT_WINDOW,
+    request_id: str | None = None,
+) -> Submit:
+    """Return the message for a request. Raises ValueError saying what is wrong with it."""
+    common: dict[str, Any] = {
+        "id": request_id or uuid.uuid4().hex,
+        "model": model,
+        "params": to_wire(params or {}),
+        "window": window,
+        "resume": resume,
+    }
+    if isinstance(prompt, str):
+        submit = Submit(kind="text", text=prompt, **common)
+    elif prompt and all(isinstance(part, Mapping) for part in prompt):
+        try:
+            messages = tuple(
+                ChatMessage(part["role"], part["content"])  # type: ignore[index]
+                for part in prompt
+            )
+        except KeyError as error:
+            raise ValueError(f"every message of a conversation needs {error}") from None
+        submit = Submit(kind="messages", messages=messages, **common)
+    else:
+        ids = pack_ids(prompt)  # type: ignore[arg-type]
+        submit = Submit(kind="tokens", prompt_ids=ids, **common)
+    encode(submit)  # too long a prompt is refused here, not on the wire
+    return submit
+
+
+class RequestProgress:
+    """What has been read of one request; it grants credit as parts are read."""
+
+    def __init__(self, connection: ClientConnection, submit: Submit) -> None:
+        self.id = submit.id
+        self.seed: int | None = None
+        self.ended: Answer | RequestFailedError | None = None
+        self._connection = connection
+        self._builder = AnswerBuilder(submit.id)
+        self._reads_all = False
+        self._unreported = 0
+        self._report_every = max(submit.window // 4, 1)
+
+    def take(self, event: StreamEvent) -> list[Part]:
+        """Read one event; return the parts in it."""
+        if isinstance(event, Accepted):
+            self.seed = event.seed
+        elif isinstance(event, Chunk):
+            return self._take_chunk(event)
+        elif isinstance(event, Done):
+            self.ended = self._builder.finish(event)
+        else:
+            self.ended = failure(event)
+        return []
+
+    def _take_chunk(self, chunk: Chunk) -> list[Part]:
+        parts = parts_of(chunk.pieces, chunk.ids)
+        for part in parts:
+            self._builder.add(part)
+            self._unreported += len(part.token_ids)
+        if not self._reads_all and self._unreported >= self._report_every:
+            self._connection.consume(self.id, self._unreported)
+            self._unreported = 0
+        return parts
+
+    def answer(self) -> Answer:
+        """Return the answer, once it has ended. Raises RequestFailedError."""
+        assert self.ended is not None
+        if isinstance(self.ended, RequestFailedError):
+            raise self.ended
+        return self.ended
+
+    def read_all(self) -> None:
+        """Grant credit on arrival from now on."""
+        if not self._reads_all and self.ended is None:
+            self._reads_all = True
+            self._connection.read_all(self.id)
+
+    def cancel(self) -> None:
+        """End it."""
+        if self.ended is None:
+            self._connection.cancel(self.id)

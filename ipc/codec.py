@@ -1,0 +1,328 @@
+"""Frames to messages and back. Everything is bounded before it is decoded; nothing is trusted.
+
+A message is a header (one msgpack map) and the attachments its type fixes. ``decode`` raises
+CodecError and nothing else, whatever bytes it is given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, cast
+
+import msgpack
+
+from . import limits, messages
+from .messages import Message
+from .schema import (
+    Check,
+    count,
+    counts,
+    figures,
+    flag,
+    items,
+    logprobs,
+    one_of,
+    parameters,
+    seconds,
+    text,
+    token_ids,
+    whole,
+)
+
+
+class CodecError(ValueError):
+    """Bytes that are no message; ``code`` is the error code to answer with.
+
+    ``request_id`` and ``run`` are the ids of what the message was about, as far as they can be
+    read.
+    """
+
+    def __init__(self, message: str, *, code: str = "bad_message"):
+        super().__init__(message)
+        self.code = code
+        self.request_id: str | None = None
+        self.run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How one type looks: required and optional header fields, attachments, size."""
+
+    cls: type[Any]
+    required: dict[str, Check]
+    optional: dict[str, Check]
+    attachments: tuple[str, ...] = ()
+    header_bytes: int = limits.MAX_HEADER_BYTES
+
+
+def _record(cls: type[Any], required: dict[str, Check], optional: dict[str, Check]) -> Check:
+    """Accept a map that becomes an instance of ``cls``."""
+
+    def check(value: Any) -> Any:
+        if type(value) is not dict:
+            raise ValueError("must be made of maps")
+        return cls(**_read_fields(value, required, optional))
+
+    return check
+
+
+def _read_fields(
+    header: dict[str, Any], required: dict[str, Check], optional: dict[str, Check]
+) -> dict[str, Any]:
+    values = {}
+    try:
+        for name, check in required.items():
+            values[name] = check(header[name])
+        for name, check in optional.items():
+            if name in header and header[name] is not None:
+                values[name] = check(header[name])
+    except KeyError:
+        raise ValueError(f"field {name!r} is missing") from None
+    except ValueError as error:
+        raise ValueError(f"field {name!r} {error}") from None
+    return values
+
+
+_id = text(limits.MAX_ID_BYTES, min_bytes=1)
+_name = text(limits.MAX_NAME_BYTES, min_bytes=1)
+_label = text(limits.MAX_LABEL_BYTES)
+_reason = text(limits.MAX_REASON_BYTES)
+_error = text(limits.MAX_ERROR_BYTES)
+_prompt = text(limits.MAX_PROMPT_HEADER_BYTES)
+_seed = whole(0, limits.MAX_SEED)
+_models = items(_label, most=limits.MAX_MODELS)
+_window = whole(1, limits.MAX_WINDOW)
+_index = whole(0, limits.MAX_SAMPLES - 1)
+_run_states = items(
+    _record(
+        messages.RunState,
+        {
+            "run": _id,
+            "tenant": _label,
+            "client": _name,
+            "id": _id,
+            "seq": count,
+            "tokens": count,
+            "seed": _seed,
+        },
+        {},
+    )
+)
+_conversation = items(
+    _record(messages.ChatMessage, {"role": _label, "content": _prompt}, {}),
+)
+_pieces = items(
+    _record(
+        messages.Piece,
+        {"index": _index, "count": count, "text": text(limits.MAX_HEADER_BYTES)},
+        {"logprobs": logprobs, "reason": _reason, "usage": counts},
+    ),
+    least=1,
+    most=limits.MAX_SAMPLES,
+)
+_samples = items(
+    _record(
+        messages.SampleEnd,
+        {"index": _index, "reason": _reason},
+        {"usage": counts, "error": _error},
+    ),
+    most=limits.MAX_SAMPLES,
+)
+_ask_fields: dict[str, Check] = {
+    "text": _prompt,
+    "messages": _conversation,
+    "model": _label,
+    "params": parameters,
+    "window": _window,
+}
+_kind = one_of("text", "messages", "tokens")
+_prompt_frames = ("prompt_ids", "emitted_ids")
+_stream: dict[str, Check] = {"id": _id, "seq": count}
+
+_FORMS: dict[str, _Form] = {
+    "hello": _Form(
+        messages.Hello,
+        {"role": one_of("client", "worker"), "name": _name},
+        {"models": _models, "capacity": count, "runs": _run_states},
+    ),
+    "welcome": _Form(messages.Welcome, {"epoch": _id, "heartbeat": seconds}, {"models": _models}),
+    "submit": _Form(
+        messages.Submit,
+        {"id": _id, "kind": _kind},
+        {**_ask_fields, "resume": flag, "again": flag, "received": count},
+        _prompt_frames,
+        limits.MAX_PROMPT_HEADER_BYTES - limits.RUN_HEADER_BYTES,
+    ),
+    "run": _Form(
+        messages.Run,
+        {"run": _id, "tenant": _label, "client": _name, "id": _id, "kind": _kind},
+        {**_ask_fields, "window": count, "seq": count},
+        _prompt_frames,
+        limits.MAX_PROMPT_HEADER_BYTES,
+    ),
+    "accepted": _Form(messages.Accepted, {"id": _id, "seed": _seed}, {}),
+    "chunk": _Form(
+        messages.Chunk,
+        {**_stream, "position": count, "pieces": _pieces},
+        {"run": _id},
+        ("ids",),
+    ),
+    "done": _Form(messages.Done, {**_stream, "seed": _seed, "samples": _samples}, {"run": _id}),
+    "error": _Form(
+        messages.Error,
+        {"code": _reason, "message": _error, "retryable": flag},
+        {"id": _id, "seq": count, "retry_after": seconds, "progress": count, "run": _id},
+    ),
+    "credit": _Form(
+        messages.Credit,
+        {"id": _id, "received": count, "tokens": count},
+        {"resend": flag, "run": _id},
+    ),
+    "cancel": _Form(messages.Cancel, {"id": _id}, {"run": _id}),
+    "ack": _Form(messages.Ack, {"id": _id}, {"run": _id}),
+    "ping": _Form(messages.Ping, {}, {"nonce": count}),
+    "pong": _Form(messages.Pong, {}, {"nonce": count}),
+    "stats": _Form(messages.Stats, {}, {"stats": figures, "workers": items(figures)}),
+    "drain": _Form(messages.Drain, {}, {"reason": _reason, "leaving": flag}),
+}
+_TYPE_OF = {form.cls: name for name, form in _FORMS.items()}
+
+
+def _refuse_extension(code: int, data: bytes) -> Any:
+    raise ValueError("msgpack ext types are not used here")
+
+
+def encode(message: Message) -> list[bytes]:
+    """Return the frames of ``message``. Fields that have their default value are left out."""
+    kind = _TYPE_OF[type(message)]
+    form = _FORMS[kind]
+    header = {"v": limits.PROTOCOL_VERSION, "type": kind, **_plain(message, form.attachments)}
+    frames = [cast(bytes, msgpack.packb(header))]
+    frames += [getattr(message, name) for name in form.attachments]
+    if len(frames[0]) > form.header_bytes:
+        raise CodecError(
+            f"{kind} has a header of {len(frames[0])} bytes; at most {form.header_bytes} are sent"
+        )
+    for frame in frames[1:]:
+        token_ids(frame)
+    return frames
+
+
+@cache
+def _defaults(cls: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((field.name, field.default) for field in fields(cls))
+
+
+def _plain(record: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return a message or a part of one as what msgpack encodes."""
+    values = {}
+    for name, default in _defaults(record.__class__):
+        value = getattr(record, name)
+        if name in leave_out or value is default or value == default:
+            continue
+        if type(value) is tuple and value and is_dataclass(value[0]):
+            value = [_plain(part) for part in value]
+        values[name] = value
+    return values
+
+
+def decode(frames: Sequence[bytes], accept: Sequence[type[Any]]) -> Message:
+    """Return the message that ``frames`` hold, if it is one of the types in ``accept``.
+
+    Raises CodecError, whatever the bytes are.
+    """
+    if not 1 <= len(frames) <= limits.MAX_FRAMES:
+        raise CodecError(f"a message has 1 to {limits.MAX_FRAMES} frames, not {len(frames)}")
+    header = _unpack(frames[0])
+    try:
+        return _read(header, frames, accept)
+    except ValueError as error:
+        refusal = (
+            error
+            if isinstance(error, CodecError)
+            else CodecError(f"in {header.get('type')!s:.32}: {error}")
+        )
+        refusal.request_id = _readable_id(header.get("id"))
+        refusal.run = _readable_id(header.get("run"))
+        raise refusal from None
+
+
+def _read(header: dict[str, Any], frames: Sequence[bytes], accept: Sequence[type[Any]]) -> Message:
+    form = _form(header, accept)
+    if len(frames[0]) > form.header_bytes:
+        raise ValueError(f"the header is longer than {form.header_bytes} bytes")
+    if len(frames) != 1 + len(form.attachments):
+        raise ValueError(f"it has {1 + len(form.attachments)} frames, not {len(frames)}")
+    values = _read_fields(header, form.required, form.optional)
+    for name, frame in zip(form.attachments, frames[1:], strict=True):
+        values[name] = token_ids(frame)
+    message: Message = form.cls(**values)
+    _check_whole(message)
+    return message
+
+
+def _readable_id(value: Any) -> str | None:
+    try:
+        return cast(str, _id(value))
+    except ValueError:
+        return None
+
+
+def _unpack(frame: bytes) -> dict[str, Any]:
+    if len(frame) > limits.MAX_PROMPT_HEADER_BYTES:
+        raise CodecError(f"the header is longer than {limits.MAX_PROMPT_HEADER_BYTES} bytes")
+    try:
+        header = msgpack.unpackb(
+            frame,
+            raw=False,
+            strict_map_key=True,
+            ext_hook=_refuse_extension,
+            max_str_len=limits.MAX_PROMPT_HEADER_BYTES,
+            max_bin_len=limits.MAX_HEADER_BYTES,
+            max_array_len=limits.MAX_ARRAY,
+            max_map_len=limits.MAX_MAP,
+            max_ext_len=0,
+        )
+    except Exception as error:  # msgpack raises a dozen kinds; none may pass
+        raise CodecError(f"the header is no msgpack map within the limits ({error})") from None
+    if type(header) is not dict:
+        raise CodecError("the header must be a msgpack map")
+    return cast(dict[str, Any], header)
+
+
+def _form(header: dict[str, Any], accept: Sequence[type[Any]]) -> _Form:
+    version = header.get("v")
+    if type(version) is not int or version != limits.PROTOCOL_VERSION:
+        raise CodecError(
+            f"version {version!s:.16} is not spoken here, only {limits.PROTOCOL_VERSION}",
+            code="unsupported_version",
+        )
+    kind = header.get("type")
+    form = _FORMS.get(kind) if type(kind) is str else None
+    if form is None or form.cls not in accept:
+        known = ", ".join(sorted(_TYPE_OF[cls] for cls in accept))
+        raise CodecError(f"type {kind!s:.32} is not understood here, only {known}")
+    return form
+
+
+def _check_whole(message: Message) -> None:
+    """Check what concerns several fields at once."""
+    if isinstance(message, messages.Submit | messages.Run):
+        given = [
+            kind
+            for kind, there in (
+                ("text", bool(message.text)),
+                ("messages", bool(message.messages)),
+                ("tokens", bool(message.prompt_ids)),
+            )
+            if there
+        ]
+        if any(kind != message.kind for kind in given):
+            raise ValueError(f"kind is {message.kind!r} but there is a prompt as {given}")
+    elif isinstance(message, messages.Chunk):
+        total = sum(piece.count for piece in message.pieces)
+        if total * limits.ID_BYTES != len(message.ids):
+            raise ValueError("the pieces' counts do not add up to the token ids attached")
+        for piece in message.pieces:
+            if piece.logprobs is not None and len(piece.logprobs) != piece.count:
+                raise ValueError("there must be one entry of logprobs for each token")

@@ -1,0 +1,74 @@
+"""Sending on a ROUTER without ever waiting, and without ever losing a message silently."""
+
+import errno
+from collections import deque
+from enum import Enum, auto
+
+import zmq
+
+_MAX_BACKLOG = 10_000  # messages to one peer that does not read
+
+
+class Sent(Enum):
+    """What became of a message."""
+
+    YES = auto()
+    LATER = auto()  # the peer's queue is full; retry_backlogs() sends it
+    GONE = auto()  # the peer is not connected any more
+
+
+class RouterSender:
+    """Owns the sending side of one ROUTER. Messages to a peer stay in order."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self._socket = socket
+        self._backlogs: dict[bytes, deque[list[bytes]]] = {}
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether some peer does not read as fast as it is written to."""
+        return bool(self._backlogs)
+
+    def send(self, peer: bytes, frames: list[bytes]) -> Sent:
+        """Send, or keep for later. A peer with too long a backlog counts as gone."""
+        backlog = self._backlogs.get(peer)
+        if backlog is None:
+            sent = self._try(peer, frames)
+            if sent is Sent.LATER:
+                self._backlogs[peer] = deque([frames])
+            return sent
+        if len(backlog) >= _MAX_BACKLOG:
+            del self._backlogs[peer]
+            return Sent.GONE
+        backlog.append(frames)
+        return Sent.LATER
+
+    def retry_backlogs(self) -> list[bytes]:
+        """Send what was kept, as far as it goes now; return the peers that are gone."""
+        gone = []
+        for peer, backlog in list(self._backlogs.items()):
+            sent = Sent.YES
+            while backlog and sent is Sent.YES:
+                sent = self._try(peer, backlog[0])
+                if sent is Sent.YES:
+                    backlog.popleft()
+            if sent is Sent.GONE:
+                gone.append(peer)
+            if sent is not Sent.LATER:
+                del self._backlogs[peer]
+        return gone
+
+    def _try(self, peer: bytes, frames: list[bytes]) -> Sent:
+        try:
+            # the first frame decides: ROUTER takes a message whole or not at all
+            self._socket.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
+        except zmq.Again:
+            return Sent.LATER
+        except zmq.ZMQError as error:
+            if error.errno == errno.EHOSTUNREACH:
+                return Sent.GONE
+            raise
+        for frame in frames[:-1]:
+            self._socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE)
+        self._socket.send(frames[-1], zmq.NOBLOCK)
+        return Sent.YES

@@ -1,0 +1,137 @@
+"""One run's answer on its way to the broker: deltas are joined into chunks, chunks are kept."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .codec import encode
+from .limits import MAX_ERROR_BYTES
+from .messages import Chunk, Done, Error, Piece, Run, RunState, SampleEnd
+from .outbox import Outbox
+from .served_engine import DeltaLike, UsageLike
+from .token_ids import pack_ids
+
+_MAX_WEIGHT = 8192  # tokens and entries of logprobs in a chunk
+_MAX_TEXT = 1 << 17  # characters in a chunk
+
+
+@dataclass(slots=True)
+class _Gain:
+    """What one sample gained since the last chunk."""
+
+    text: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[Any] | None = None
+    reason: str | None = None
+    usage: dict[str, int] | None = None
+
+
+class RunStream:
+    """Gathers what a run gains; several rounds become one chunk while the way is blocked."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run.run
+        self.id = run.id
+        self.tenant = run.tenant
+        self.client = run.client
+        self.seed = int(run.params.get("seed") or 0)
+        self.outbox = Outbox(run.seq)
+        self.ended = False
+        self._samples = int(run.params.get("n") or 1)
+        self._position = len(run.emitted_ids) // 4
+        self._ends: dict[int, SampleEnd] = {}
+        self._gains: dict[int, _Gain] = {}
+        self._weight = 0
+        self._text = 0
+
+    def state(self) -> RunState:
+        """Return what a hello says of this run. Pending gains have no sequence number yet."""
+        return RunState(
+            self.run, self.tenant, self.client, self.id, self.outbox.end, self._position, self.seed
+        )
+
+    def add(self, delta: DeltaLike) -> None:
+        """Take what a sample gained in a round."""
+        if self.ended:
+            return
+        logprobs = delta.logprobs
+        entries = sum(1 + len(entry.top) for entry in logprobs) if logprobs is not None else 0
+        weight = len(delta.token_ids) + entries
+        if self._weight + weight > _MAX_WEIGHT or self._text + len(delta.text) > _MAX_TEXT:
+            self._make_chunk()
+        self._weight += weight
+        self._text += len(delta.text)
+        gain = self._gains.setdefault(delta.index, _Gain())
+        gain.text.append(delta.text)
+        gain.ids += delta.token_ids
+        if logprobs is not None:
+            gain.logprobs = gain.logprobs or []
+            gain.logprobs += [(entry.token_id, entry.logprob, entry.top) for entry in logprobs]
+        if delta.finish_reason is not None:
+            gain.reason = delta.finish_reason
+            gain.usage = _usage(delta.usage)
+            # a thousand long errors would not fit one message
+            longest = MAX_ERROR_BYTES // 4 if self._samples <= 64 else 100
+            error = None if delta.error is None else delta.error[:longest]
+            self._ends[delta.index] = SampleEnd(delta.index, gain.reason, gain.usage, error)
+
+    def fail(self, code: str, message: str) -> None:
+        """End the run with an error."""
+        if self.ended:
+            return
+        self._make_chunk()
+        self._finish(
+            Error(
+                code=code,
+                message=message[: MAX_ERROR_BYTES // 4],
+                retryable=code == "engine_failed",
+                id=self.id,
+                seq=self.outbox.end,
+                progress=self._position,
+                run=self.run,
+            )
+        )
+
+    def take(self) -> list[list[bytes]]:
+        """Return the messages to send now, in order."""
+        self._make_chunk()
+        if len(self._ends) == self._samples and not self.ended:
+            samples = tuple(self._ends[index] for index in sorted(self._ends))
+            self._finish(Done(self.id, self.outbox.end, self.seed, samples, self.run))
+        return self.outbox.take()
+
+    def _finish(self, message: Done | Error) -> None:
+        self.ended = True
+        self.outbox.push(encode(message))
+
+    def _make_chunk(self) -> None:
+        if not self._gains:
+            return
+        pieces = tuple(
+            Piece(
+                index=index,
+                count=len(gain.ids),
+                text="".join(gain.text),
+                logprobs=None if gain.logprobs is None else tuple(gain.logprobs),
+                reason=gain.reason,
+                usage=gain.usage,
+            )
+            for index, gain in sorted(self._gains.items())
+        )
+        ids = [token for _, gain in sorted(self._gains.items()) for token in gain.ids]
+        chunk = Chunk(self.id, self.outbox.end, self._position, pieces, self.run, pack_ids(ids))
+        self.outbox.push(encode(chunk))
+        self._position += len(ids)
+        self._gains.clear()
+        self._weight = self._text = 0
+
+
+def _usage(usage: UsageLike | None) -> dict[str, int] | None:
+    if usage is None:
+        return None
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "drafted_tokens": usage.drafted_tokens,
+        "accepted_tokens": usage.accepted_tokens,
+    }
