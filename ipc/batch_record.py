@@ -5,6 +5,7 @@ Every record has ``id`` (``batch_req_`` and the digest of what was asked), ``cus
 """
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from .batch_answer import BatchAnswer, Choice
@@ -108,7 +109,7 @@ def _completion_choice(choice: Choice, token_text: TokenText) -> dict[str, Any]:
     logprobs: dict[str, Any] | None = None
     if choice.logprobs is not None:
         tokens = [token_text(entry.token_id) for entry in choice.logprobs]
-        offsets = [sum(map(len, tokens[:index])) for index in range(len(tokens))]
+        offsets = list(accumulate(map(len, tokens), initial=0))[:-1]
         logprobs = {
             "tokens": tokens,
             "token_logprobs": [entry.logprob for entry in choice.logprobs],
