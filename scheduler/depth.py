@@ -19,3 +19,16 @@ class NoDrafts:
     def depth(self, sequence: Sequence, num_rows: int) -> int:
         """Return 0."""
         return 0
+
+
+class FixedDepth:
+    """The same number of drafts for every row of every round."""
+
+    def __init__(self, depth: int) -> None:
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, not {depth}")
+        self._depth = depth
+
+    def depth(self, sequence: Sequence, num_rows: int) -> int:
+        """Return the depth."""
+        return self._depth

@@ -10,6 +10,8 @@ Id 0 is scratch: it is never handed out and belongs to none of the three.
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
+from .journal import Journal
+
 
 class OutOfIds(Exception):
     """The pool has fewer free ids than asked for."""
@@ -30,6 +32,7 @@ class IdPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # the least recently used first
         self._kept = bytearray(size)
         self.holders = [0] * size
+        self.journal: Journal | None = None
 
     @property
     def num_total(self) -> int:
@@ -63,6 +66,7 @@ class IdPool:
         taken = [self._free.popleft() for _ in range(count)]
         for id_ in taken:
             self.holders[id_] = 1
+        self._note(taken, "taken")
         return taken
 
     def share(self, ids: Iterable[int]) -> None:
@@ -73,6 +77,8 @@ class IdPool:
                     raise NotHeld(f"{self.noun} {id_} is free: nobody can share it")
                 del self._cached[id_]
             self.holders[id_] += 1
+            if self.journal is not None:
+                self._note((id_,), "shared")
 
     def release(self, ids: Iterable[int]) -> None:
         """Drop one holder from each id, in this order; the last holder frees or caches it."""
@@ -81,6 +87,8 @@ class IdPool:
             if count < 0:
                 raise NotHeld(f"{self.noun} {id_} is released once more than it was taken")
             self.holders[id_] = count
+            if self.journal is not None:
+                self._note((id_,), "released")
             if count == 0:
                 if self._kept[id_]:
                     self._cached[id_] = None
@@ -99,10 +107,16 @@ class IdPool:
         if id_ in self._cached:
             del self._cached[id_]
             self._free.append(id_)
+        self._note((id_,), "forgotten")
 
     def is_kept(self, id_: int) -> bool:
         """Whether the prefix index keeps this id's content."""
         return bool(self._kept[id_])
+
+    def _note(self, ids: Iterable[int], action: str) -> None:
+        if self.journal is not None:
+            for id_ in ids:
+                self.journal.touch(self.noun, id_, action)
 
     def oldest_cached(self) -> int | None:
         """The cached id that nobody has used for longest."""

@@ -20,6 +20,8 @@ def make_room(
 
     ``busy`` are ids of sequences that have a row in this round already.
     """
+    if num_blocks <= ledger.num_available_blocks and num_slots <= ledger.num_available_slots:
+        return True
     others = [one for one in _idle(ledger) if one is not needy]
     return _make_room(ledger, needy, num_blocks, num_slots, [*others, *_later(ledger, needy, busy)])
 

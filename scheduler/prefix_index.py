@@ -40,7 +40,7 @@ class Node:
         self.parent = parent
         self.tokens = tokens
         self.block = block
-        self.depth: int = 0 if parent is None else parent.depth + 1  # blocks in the chain
+        self.depth: int = 0 if parent is None else parent.depth + 1  # blocks down to this one
         self.num_children = 0
         self.checkpoint: int | None = None  # the slot with the state after this block
         self.rolling = False  # a decoding sequence moves its checkpoint on; nobody else used it

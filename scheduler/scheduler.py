@@ -11,12 +11,15 @@ The rules of the state machine:
 import heapq
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
+from typing import Any
 
 from . import invariants
 from .admission import RequestTooLarge, check_request
 from .committing import check_verdicts, commit_round, fail_round
 from .config import SchedulerConfig
 from .depth import DepthPolicy, NoDrafts
+from .dump import dump_of
+from .journal import Journal
 from .ledger import Ledger
 from .planning import plan_round
 from .preemption import preempt
@@ -46,6 +49,9 @@ class Scheduler:
         self.ledger = Ledger(config)
         self._depth: DepthPolicy = depth or NoDrafts()
         self._next_id = 1
+        self._journal: Journal | None = None
+        if config.check:
+            self._journal = self.ledger.blocks.journal = self.ledger.slots.journal = Journal()
 
     @property
     def sequences(self) -> Mapping[int, Sequence]:
@@ -68,6 +74,7 @@ class Scheduler:
         Raises RequestTooLarge if it can never fit, ValueError if it makes no sense.
         """
         check_request(self.ledger, request)
+        self._begin("submit", self._next_id)
         group = Group()
         sequences = [self._new_sequence(request, group) for _ in range(request.n)]
         _, finish = cut(request, 0, request.emitted)
@@ -75,7 +82,7 @@ class Scheduler:
             self.ledger.line.add(sequence, self.ledger.counters.rounds)
             if finish is not None:
                 self._end(sequence, finish)
-        self._check("submit")
+        self._check()
         return tuple(sequence.seq_id for sequence in sequences)
 
     def cancel(self, seq_id: int) -> bool:
@@ -83,11 +90,12 @@ class Scheduler:
         sequence = self._live(seq_id)
         if sequence is None:
             return False
+        self._begin("cancel", seq_id)
         if sequence.in_flight:
             sequence.cancelled = True
         else:
             self._end(sequence, "cancelled")
-        self._check("cancel", seq_id)
+        self._check()
         return True
 
     def fork(self, seq_id: int) -> int:
@@ -101,12 +109,13 @@ class Scheduler:
             raise KeyError(f"sequence {seq_id} is not live: there is nothing to fork")
         if parent.in_flight:
             raise RoundInFlight(f"sequence {seq_id} has a row in flight: fork it after the commit")
+        self._begin("fork", seq_id)
         child = self._new_sequence(parent.request, parent.group)
         child.tokens = parent.tokens[:]
         child.num_cached, child.started = parent.num_cached, parent.started
         share_prefix(self.ledger, parent, child)
         self.ledger.line.add(child, self.ledger.counters.rounds)
-        self._check("fork", seq_id, child.seq_id)
+        self._check()
         return child.seq_id
 
     def pause(self, seq_id: int) -> bool:
@@ -118,7 +127,7 @@ class Scheduler:
             sequence.pausing = True
         elif sequence.status != "paused":
             self.ledger.pause(sequence)
-        self._check("pause", seq_id)
+        self._check()
         return True
 
     def resume(self, seq_id: int) -> bool:
@@ -129,7 +138,7 @@ class Scheduler:
         sequence.pausing = False
         if sequence.status == "paused":
             self.ledger.wait(sequence)
-        self._check("resume", seq_id)
+        self._check()
         return True
 
     def preempt(self, seq_id: int) -> bool:
@@ -142,34 +151,38 @@ class Scheduler:
             return False
         if sequence.in_flight:
             raise RoundInFlight(f"sequence {seq_id} has a row in flight: preempt it afterwards")
+        self._begin("preempt", seq_id)
         preempt(self.ledger, sequence)
-        self._check("preempt", seq_id)
+        self._check()
         return True
 
     def clear_cache(self) -> None:
         """Forget every block and checkpoint that no sequence holds."""
+        self._begin("clear_cache")
         if self.ledger.index is not None:
             self.ledger.index.clear()
-        self._check("clear_cache")
+        self._check()
 
     def plan(self, now: float = 0.0) -> Round | None:
         """Reserve what the next round needs; None if nothing can run. ``now`` is for deadlines."""
         ledger = self.ledger
         if ledger.in_flight is not None:
             raise RoundInFlight("commit or fail the round in flight before planning another")
+        self._begin("plan", ledger.counters.rounds + 1)
         self._forget_ended()
         self._expire(now)
         ledger.in_flight = plan_round(ledger, self._depth)
-        self._check("plan")
+        self._check()
         return ledger.in_flight
 
     def commit(self, verdicts: Seq[Verdict]) -> list[Commit]:
         """Keep what the verdicts say, one for each row of the round in flight, in its order."""
         rows = self._landing().rows
         check_verdicts(rows, verdicts)
+        self._begin("commit", self.ledger.counters.rounds)
         self.ledger.in_flight = None
         commits = commit_round(self.ledger, rows, verdicts)
-        self._check("commit")
+        self._check()
         return commits
 
     def fail(self, seq_ids: Collection[int] | None = None) -> list[Commit]:
@@ -182,9 +195,10 @@ class Scheduler:
         strangers = set(seq_ids or ()) - {row.seq_id for row in rows}
         if strangers:
             raise ValueError(f"sequences {sorted(strangers)} have no row in the round in flight")
+        self._begin("fail", self.ledger.counters.rounds)
         self.ledger.in_flight = None
         commits = fail_round(self.ledger, rows, seq_ids)
-        self._check("fail")
+        self._check()
         return commits
 
     def take_ended(self) -> list[Commit]:
@@ -195,6 +209,10 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         """Plain numbers, now and since the start."""
         return stats_of(self.ledger)
+
+    def dump(self) -> dict[str, Any]:
+        """Every sequence, pool and sharing, as plain lists, dictionaries, numbers and strings."""
+        return dump_of(self.ledger)
 
     def _new_sequence(self, request: Request, group: Group) -> Sequence:
         tokens = [*request.prompt, *request.emitted]
@@ -237,6 +255,10 @@ class Scheduler:
             if sequence is not None:
                 self._end(sequence, "deadline")
 
-    def _check(self, event: str, *seq_ids: int) -> None:
+    def _begin(self, event: str, *seq_ids: int) -> None:
+        if self._journal is not None:
+            self._journal.begin(" ".join([event, *map(str, seq_ids)]))
+
+    def _check(self) -> None:
         if self.config.check:
             invariants.check(self)

@@ -18,6 +18,8 @@ class SchedulerStats:
     free_slots: int
     cached_slots: int
     total_slots: int
+    checkpoints: int
+    max_checkpoints: int
     rounds: int
     preemptions: int
     failures: int
@@ -25,6 +27,8 @@ class SchedulerStats:
     generated_tokens: int
     drafted_tokens: int
     accepted_tokens: int
+    lookup_tokens: int  # prompt tokens that were looked up in the prefix cache
+    hit_tokens: int  # those that it spared
 
 
 def stats_of(ledger: Ledger) -> SchedulerStats:
@@ -40,6 +44,8 @@ def stats_of(ledger: Ledger) -> SchedulerStats:
         free_slots=ledger.slots.num_free,
         cached_slots=ledger.slots.num_cached,
         total_slots=ledger.slots.num_total,
+        checkpoints=0 if ledger.index is None else len(ledger.index.by_slot),
+        max_checkpoints=ledger.checkpoint_limit,
         rounds=counters.rounds,
         preemptions=counters.preemptions,
         failures=counters.failures,
@@ -47,4 +53,6 @@ def stats_of(ledger: Ledger) -> SchedulerStats:
         generated_tokens=counters.generated_tokens,
         drafted_tokens=counters.drafted_tokens,
         accepted_tokens=counters.accepted_tokens,
+        lookup_tokens=counters.lookup_tokens,
+        hit_tokens=counters.hit_tokens,
     )
