@@ -1,16 +1,22 @@
 """The engine: computes. It owns every array and is the only importer of mlx.
 
-Importing it loads a BLAS first and mlx second: on a Linux CPU, MLX then multiplies with it.
+Importing it loads a BLAS, so that on a Linux CPU an mlx that is imported later multiplies with it.
+``Engine`` is imported when it is first asked for: it brings mlx and transformers along, and who
+only checks parameters, or refuses a bad file, need not wait for them.
 """
+
+from typing import TYPE_CHECKING
 
 from .blas import load as _load_blas
 
 _load_blas()
 
 from .answer import Answer, Delta, TokenLogprob, Usage  # noqa: E402  # a BLAS goes before mlx
-from .engine import Engine  # noqa: E402
 from .errors import EngineError, ModelError, RequestError  # noqa: E402
 from .sampling_params import SamplingParams  # noqa: E402
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 __all__ = [
     "Answer",
@@ -23,3 +29,11 @@ __all__ = [
     "TokenLogprob",
     "Usage",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Engine":
+        from .engine import Engine
+
+        return Engine
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
