@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 class EngineBackend:
     """An Engine, as a batch job sees it."""
 
-    def __init__(self, engine: "Engine", *, max_rows: int):
+    def __init__(self, engine: "Engine"):
         self._engine = engine
-        self._max_rows = max_rows
 
     @property
     def max_rows(self) -> int:
         """How many sequences the engine decodes at a time."""
-        return self._max_rows
+        return self._engine.parts.scheduler_config.max_rows
 
     def submit(self, request_id: str, prompt: Prompt, params: SamplingParams) -> int | None:
         """Submit to the engine; BadRequestError with its reason if it refuses."""

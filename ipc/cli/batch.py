@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     from .engine_options import load_engine
 
     def make_backend() -> "Backend":
-        return EngineBackend(load_engine(arguments), max_rows=arguments.max_rows)
+        return EngineBackend(load_engine(arguments))
 
     return run_batch(arguments, make_backend)
 

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     prompts = read_prompts()[: arguments.limit]
     output = KeptRecords()
-    backend = EngineBackend(load_engine(arguments), max_rows=arguments.max_rows)
+    backend = EngineBackend(load_engine(arguments))
     progress = BatchProgress(len(prompts))
     with tempfile.TemporaryFile() as file:
         file.write(b"\n".join(prompts))

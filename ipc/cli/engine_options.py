@@ -9,20 +9,22 @@ if TYPE_CHECKING:
     from engine import Engine
 
 _NAMES = (
-    *("max_rows", "max_context", "num_blocks", "block_size", "dtype", "exact", "prefix_cache"),
-    *("speculate", "prompt_tokens_per_round"),
+    *("max_rows", "max_context", "num_blocks", "block_size", "prompt_tokens_per_round"),
+    *("dtype", "exact", "prefix_cache", "max_checkpoint_bytes", "speculate", "mtp"),
 )
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser, *, max_rows: int = 8) -> None:
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags. Those that are not given leave the choice to the engine."""
     group = parser.add_argument_group("engine")
     unset = argparse.SUPPRESS
     group.add_argument(
-        "--model", default="demo", help="demo, draft, a local folder, or a name on the hub"
+        "--model",
+        default="demo",
+        help="demo, demo-draft, a local folder, or owner/model on the hub",
     )
     group.add_argument(
-        "--max-rows", type=int, default=max_rows, help="most sequences decoded at a time"
+        "--max-rows", type=int, default=unset, help="most sequences decoded at a time"
     )
     group.add_argument("--max-context", type=int, default=unset, help="longest sequence, in tokens")
     group.add_argument(
@@ -52,24 +54,52 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, max_rows: int = 8) 
         help="share nothing between prompts that begin alike",
     )
     group.add_argument(
-        "--speculate", default=unset, metavar="HOW", help="off, auto, or the name of a proposer"
+        "--max-checkpoint-bytes", type=int, default=unset, help="memory for kept recurrent states"
     )
+    group.add_argument(
+        "--speculate",
+        type=how_to_speculate,
+        default=unset,
+        metavar="off|auto|N",
+        help="drafts a round: none, as many as pay, or always N",
+    )
+    group.add_argument(
+        "--mtp", default=unset, metavar="MODEL", help="an MTP head published apart from the model"
+    )
+
+
+def how_to_speculate(value: str) -> int | str:
+    """Return a number of drafts, or the word; Engine.load judges which words there are."""
+    return int(value) if value.lstrip("-").isdigit() else value
+
+
+def given_engine_flags(arguments: argparse.Namespace) -> list[str]:
+    """Return the flags that were given and make sense only for an engine of one's own."""
+    names = [name for name in _NAMES if hasattr(arguments, name) and name != "max_rows"]
+    return ["--" + ("no-" * (name == "prefix_cache") + name).replace("_", "-") for name in names]
 
 
 def load_engine(arguments: argparse.Namespace) -> "Engine":
     """Load the engine that the flags describe; CommandError with the reason if that fails."""
     from engine import Engine
 
-    options = {name: value for name, value in vars(arguments).items() if name in _NAMES}
-    _check_counts(options)
+    options = engine_options(arguments)
     try:
         return Engine.load(arguments.model, **options)
     except (ValueError, OSError) as error:
         raise CommandError(f"cannot load {arguments.model!r}: {error}") from error
 
 
+def engine_options(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return Engine.load's options for the flags that were given; UsageError if one is bad."""
+    options = {name: value for name, value in vars(arguments).items() if name in _NAMES}
+    _check_counts(options)
+    return options
+
+
 def _check_counts(options: dict[str, object]) -> None:
     for name, value in options.items():
-        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+        least = 0 if name == "max_checkpoint_bytes" else 1
+        if isinstance(value, int) and not isinstance(value, bool) and value < least:
             flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} is {value}; it must be a whole number from 1")
+            raise UsageError(f"{flag} is {value}; it must be a whole number from {least}")

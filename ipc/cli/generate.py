@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print seed, tokens and finish reason on stderr",
     )
-    add_engine_arguments(parser, max_rows=1)
+    add_engine_arguments(parser)
+    parser.set_defaults(max_rows=1)
     add_sampling_arguments(parser)
 
 

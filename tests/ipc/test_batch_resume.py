@@ -177,7 +177,7 @@ OTHER_INPUTS = {
     "another set of names": ({"custom_id": "z", "prompt": "a"}, ()),
     "another default": ({"custom_id": "a", "prompt": "a"}, ("--max-tokens", "3")),
     "another seed": ({"custom_id": "a", "prompt": "a"}, ("--seed", "6")),
-    "another model": ({"custom_id": "a", "prompt": "a"}, ("--model", "draft")),
+    "another model": ({"custom_id": "a", "prompt": "a"}, ("--model", "demo-draft")),
 }
 
 
