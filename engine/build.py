@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -16,10 +17,10 @@ from .forward import Forward
 from .loading import LoadedModel, load
 from .memory import MemoryPlan, plan_memory, probe_memory
 from .options import EngineOptions
-from .probe import Probe, check_exact, check_model
+from .probe import Probe, check_exact, find_method
 from .recurrence.forms import choose_form
-from .registry import ArraysSpec, AttentionSpec, DeltaSpec, LayerSpec, inspect_layers
-from .store import Store, build_store
+from .registry import ArraysSpec, AttentionSpec, DeltaSpec, LayerSpec, flatten, inspect_layers
+from .store import Method, Store, build_store
 
 logger = logging.getLogger("octavo")
 
@@ -74,10 +75,11 @@ def build_parts(loaded: LoadedModel, options: EngineOptions) -> Parts:
     """Find out what the layers of a loaded model keep, try it out, and allocate its memory."""
     forward = Forward(loaded.model)
     specs = tuple(inspect_layers(loaded.model))
-    dtype = _dtype(loaded)
-    gathers = bind_to_pages(loaded.model) < sum(isinstance(s, AttentionSpec) for s in specs)
+    dtype = forward.dtype
+    num_paged = sum(isinstance(spec, AttentionSpec) for spec in flatten(specs))
+    gathers = bind_to_pages(loaded.model) < num_paged
 
-    def make_store(num_blocks: int, num_slots: int, gathers: bool = gathers) -> Store:
+    def make_store(num_blocks: int, num_slots: int, method: Method) -> Store:
         return build_store(
             list(specs),
             num_blocks=num_blocks,
@@ -86,51 +88,41 @@ def build_parts(loaded: LoadedModel, options: EngineOptions) -> Parts:
             max_drafts=0,
             dtype=dtype,
             form=choose_form(_key_dim(specs), exact=options.exact),
-            gathers=gathers,
+            method=method,
         )
 
-    probe = Probe(forward, make_store, options.block_size, loaded.vocab_size)
-    try:
-        check_model(probe, dtype)
-    except (TypeError, AttributeError):
-        # its attention looks into the keys it fetched: it gets them gathered
-        gathers = True
-        probe.store = make_store(probe.num_blocks, probe.num_slots, gathers)
-        check_model(probe, dtype)
+    def make_probe(method: Method) -> Probe:
+        return Probe(forward, partial(make_store, method=method), options.block_size, vocab_size)
+
+    vocab_size = loaded.vocab_size
+    probe = find_method(make_probe, Method(gathers=gathers), dtype)
     if options.exact:
         check_exact(probe, dtype, str(blas.current()))
     memory = _plan(options, specs, dtype, loaded)
     forward.num_calls = 0
-    store = make_store(memory.num_blocks, memory.num_slots, gathers)
+    store = make_store(memory.num_blocks, memory.num_slots, probe.store.method)
     mx.eval([array for layer in store.layers for array in layer.arrays])
     config = _scheduler_config(options, loaded, specs, memory)
     executor = Executor(forward, store, options.block_size)
     return Parts(options, loaded, executor, config, memory, specs, dtype)
 
 
-def _dtype(loaded: LoadedModel) -> mx.Dtype:
-    """The type that hidden states have, which is what the embedding gives."""
-    text: Any = getattr(loaded.model, "language_model", loaded.model)
-    embedded: mx.array = text.model.embed_tokens(mx.array([0]))
-    return embedded.dtype
-
-
 def _key_dim(specs: tuple[LayerSpec, ...]) -> int:
-    return next((s.module.head_k_dim for s in specs if isinstance(s, DeltaSpec)), 0)
+    return next((s.module.head_k_dim for s in flatten(specs) if isinstance(s, DeltaSpec)), 0)
 
 
 def _bytes_per_block(specs: tuple[LayerSpec, ...], block_size: int) -> int:
-    shapes = [spec.shape for spec in specs if isinstance(spec, AttentionSpec)]
+    shapes = [spec.shape for spec in flatten(specs) if isinstance(spec, AttentionSpec)]
     return block_size * sum(shape.bytes_per_position for shape in shapes)
 
 
 def _bytes_per_slot(specs: tuple[LayerSpec, ...], dtype: mx.Dtype) -> int:
     total = 0
-    for spec in specs:
+    for spec in flatten(specs):
         if isinstance(spec, DeltaSpec):
             total += sum(kept.nbytes for kept in spec.layout(0, dtype).values())
         elif isinstance(spec, ArraysSpec):
-            total += sum(kept.nbytes for kept in spec.arrays)
+            total += sum(kept.nbytes for kept in spec.arrays if kept is not None)
     return total
 
 
@@ -162,7 +154,7 @@ def _scheduler_config(
     prompt_tokens = options.prompt_tokens_per_round
     if prompt_tokens is None:
         prompt_tokens = GPU_PROMPT_TOKENS if on_gpu else CPU_PROMPT_TOKENS
-    uses_slots = any(not isinstance(spec, AttentionSpec) for spec in specs)
+    uses_slots = any(not isinstance(spec, AttentionSpec) for spec in flatten(specs))
     return SchedulerConfig(
         num_blocks=memory.num_blocks,
         block_size=options.block_size,

@@ -43,9 +43,9 @@ class Executor:
         self.store.copy(round_.block_copies, round_.slot_copies)
         verdicts: dict[int, Verdict] = {}
         for rows in _split(round_.rows):
-            batch = Batch([Window(row) for row in rows], self.block_size)
-            for verdict in self._run_batch(batch, pick):
-                verdicts[verdict.seq_id] = verdict
+            for windows in self.store.divide([Window(row) for row in rows]):
+                for verdict in self._run_batch(Batch(windows, self.block_size), pick):
+                    verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
 
     def _run_batch(self, batch: Batch, pick: Pick) -> list[Verdict]:

@@ -23,6 +23,7 @@ class Forward:
         if self.head is None:
             self.head = getattr(getattr(self.body, "embed_tokens", None), "as_linear", None)
         self.is_split = self._is_sum_of_parts()
+        self.dtype = self._run(mx.array([[1]])).dtype  # of hidden states
         self.num_calls = 0  # forward passes run, for tests and statistics
 
     def _is_sum_of_parts(self) -> bool:
@@ -38,8 +39,10 @@ class Forward:
     def hidden(self, tokens: mx.array, caches: Sequence[Any]) -> mx.array:
         """Return (rows, width, hidden) after the final norm; logits where the model has no seam."""
         self.num_calls += 1
-        run = self.body if self.is_split else self.model
-        out: mx.array = run(tokens, cache=list(caches))
+        return self._run(tokens, cache=list(caches))
+
+    def _run(self, tokens: mx.array, **caches: Any) -> mx.array:
+        out: mx.array = (self.body if self.is_split else self.model)(tokens, **caches)
         return out
 
     def logits(self, hidden: mx.array) -> mx.array:

@@ -5,6 +5,7 @@ forward of each alone. The pages and slots used are written over later like any 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -15,7 +16,7 @@ from scheduler.round import Row
 from .batch import Batch, Window
 from .errors import ModelError
 from .forward import Forward
-from .store import Store
+from .store import Method, Store
 from .view import BatchView
 
 LENGTHS = (5, 21, 38)
@@ -47,19 +48,21 @@ class Probe:
             for number in members
             if done[number] < len(self.prompts[number])
         ]:
-            batch = Batch([Window(row) for row in rows], self.block_size)
-            view = BatchView(batch)
-            caches = self.store.open(view)
-            hidden = self.forward.hidden(batch.tokens(), caches)
-            ends = [window.length - 1 for window in batch.windows]
-            kept = hidden[mx.arange(batch.size), mx.array(ends)]
-            logits = self.forward.logits(kept)
-            mx.eval(logits, self.store.pending(caches))
-            self.store.store(view, caches)
-            for place, window in enumerate(batch.windows):
-                last[window.row.seq_id] = logits[place]
-                done[window.row.seq_id] += window.length
+            for windows in self.store.divide([Window(row) for row in rows]):
+                last |= self._run_batch(Batch(windows, self.block_size))
+            for row in rows:
+                done[row.seq_id] = row.certain_end
         return [last[number] for number in members]
+
+    def _run_batch(self, batch: Batch) -> dict[int, mx.array]:
+        view = BatchView(batch)
+        caches = self.store.open(view)
+        hidden = self.forward.hidden(batch.tokens(), caches)
+        ends = [window.length - 1 for window in batch.windows]
+        logits = self.forward.logits(hidden[mx.arange(batch.size), mx.array(ends)])
+        mx.eval(logits, self.store.pending(caches))
+        self.store.store(view, caches)
+        return {window.row.seq_id: logits[place] for place, window in enumerate(batch.windows)}
 
     def reference(self, number: int) -> mx.array:
         """mlx-lm's own last logits of one prompt, over its own caches."""
@@ -69,10 +72,32 @@ class Probe:
         return logits
 
     def _row(self, number: int, start: int, chunk: int) -> Row:
-        tokens = tuple(self.prompts[number][start : start + chunk])
+        """A chunk of a prompt; its last token comes alone, and shows what padding did before."""
+        prompt = self.prompts[number]
+        end = min(start + chunk, max(len(prompt) - 1, start + 1))
+        tokens = tuple(prompt[start:end])
         first = 1 + number * self.table_length
         blocks = tuple(range(first, first + -(-(start + len(tokens)) // self.block_size)))
         return Row(number, tokens, start, blocks, slot=1 + number)
+
+
+def find_method(make_probe: Callable[[Method], Probe], method: Method, dtype: mx.Dtype) -> Probe:
+    """Return a probe of the first method by which the model agrees with mlx-lm's own forward.
+
+    Raises ModelError, with the cause, if there is none.
+    """
+    probe = make_probe(method)
+    try:
+        check_model(probe, dtype)
+    except (TypeError, AttributeError) as error:
+        if method.gathers:
+            raise ModelError(f"this model does not run over pages: {error}") from error
+        return find_method(make_probe, replace(method, gathers=True), dtype)
+    except ModelError:
+        if not method.pads:
+            raise
+        return find_method(make_probe, replace(method, pads=False), dtype)
+    return probe
 
 
 def check_model(probe: Probe, dtype: mx.Dtype) -> None:

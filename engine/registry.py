@@ -3,12 +3,19 @@
 mlx-lm's own caches say what a layer keeps; a probe of two tokens through them shows the shapes.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    KVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
 
 from .errors import ModelError
 from .pages import PageShape
@@ -37,12 +44,28 @@ class DeltaSpec:
 
 @dataclass(frozen=True, slots=True)
 class ArraysSpec:
-    """Another recurrent layer: the arrays its module keeps."""
+    """Another recurrent layer: the arrays its module keeps, None where it keeps nothing."""
 
-    arrays: tuple[SlotArray, ...]
+    arrays: tuple[SlotArray | None, ...]
 
 
-LayerSpec = AttentionSpec | DeltaSpec | ArraysSpec
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """A layer that keeps several of these at once."""
+
+    parts: tuple["LayerSpec", ...]
+
+
+LayerSpec = AttentionSpec | DeltaSpec | ArraysSpec | GroupSpec
+
+
+def flatten(specs: Iterable[LayerSpec]) -> Iterator[LayerSpec]:
+    """Yield all specs that are not groups, those within groups among them."""
+    for spec in specs:
+        if isinstance(spec, GroupSpec):
+            yield from flatten(spec.parts)
+        else:
+            yield spec
 
 
 def inspect_layers(model: nn.Module) -> list[LayerSpec]:
@@ -58,6 +81,8 @@ def inspect_layers(model: nn.Module) -> list[LayerSpec]:
 
 
 def _spec(number: int, layers: Any, cache: Any) -> LayerSpec:
+    if isinstance(cache, CacheList) and any(isinstance(c, ArraysCache) for c in cache.caches):
+        return GroupSpec(tuple(_spec(number, layers, part) for part in cache.caches))
     if isinstance(cache, (KVCache, RotatingKVCache)):
         window = cache.max_size if isinstance(cache, RotatingKVCache) else None
         if isinstance(cache, RotatingKVCache) and cache.keep:
@@ -73,11 +98,13 @@ def _spec(number: int, layers: Any, cache: Any) -> LayerSpec:
         module = next((m for m in _modules(layers, number) if type(m) in NATIVE), None)
         if module is not None:
             return DeltaSpec(module)
-        arrays: list[Any] = [array for array in cache.cache if array is not None]
-        return ArraysSpec(tuple(SlotArray(array.shape[1:], array.dtype) for array in arrays))
+        arrays: list[Any] = cache.cache
+        return ArraysSpec(
+            tuple(None if a is None else SlotArray(a.shape[1:], a.dtype) for a in arrays)
+        )
     raise ModelError(
         f"layer {number} keeps its state in a {type(cache).__name__}, which cannot be paged; "
-        "supported are KVCache, RotatingKVCache and ArraysCache"
+        "supported are KVCache, RotatingKVCache, ArraysCache, alone or beside the others"
     )
 
 

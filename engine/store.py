@@ -1,6 +1,7 @@
 """What a loaded model keeps between rounds, and how a batch passes through it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -9,20 +10,44 @@ from mlx import nn
 from scheduler.round import BlockCopy, SlotCopy
 
 from .attention.layer import AttentionLayer
+from .batch import Window
+from .division import cut_at_captures, of_one_length
+from .group_layer import GroupLayer
 from .layers import Layer
 from .recurrence.arrays_layer import ArraysLayer
 from .recurrence.delta_layer import DeltaLayer
 from .recurrence.forms import RecurrenceForm
 from .recurrence.gated_delta import NATIVE
-from .registry import ArraysSpec, AttentionSpec, DeltaSpec, LayerSpec
+from .registry import ArraysSpec, AttentionSpec, DeltaSpec, GroupSpec, LayerSpec, flatten
 from .view import BatchView
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How a model's modules take a batch, as trying them out at load shows.
+
+    gathers: attention gets its keys and values gathered, for it looks into them.
+    pads: rows of unequal windows are padded; a recurrent module may take padding for tokens.
+    """
+
+    gathers: bool = False
+    pads: bool = True
 
 
 class Store:
     """The layers of one model. Blocks and slots are numbered alike in all of them."""
 
-    def __init__(self, layers: list[Layer]) -> None:
+    def __init__(self, layers: list[Layer], method: Method, *, cuts: bool = False) -> None:
         self.layers = layers
+        self.method = method
+        self.cuts = cuts  # windows where a state is to be captured
+
+    def divide(self, windows: Sequence[Window]) -> list[list[Window]]:
+        """Return ``windows``, or the pieces of them, in groups to run one after the other."""
+        stages = cut_at_captures(windows) if self.cuts else [list(windows)]
+        if self.method.pads:
+            return stages
+        return [group for stage in stages for group in of_one_length(stage)]
 
     def open(self, view: BatchView) -> list[Any]:
         """Return the ``cache`` of every layer for one batch."""
@@ -61,25 +86,26 @@ def build_store(
     max_drafts: int,
     dtype: mx.Dtype,
     form: RecurrenceForm,
-    gathers: bool,
+    method: Method,
 ) -> Store:
     """Allocate the layers of ``specs`` and give gated-delta modules their class over slots."""
-    layers: list[Layer] = []
-    for spec in specs:
+
+    def make(spec: LayerSpec) -> Layer:
+        if isinstance(spec, GroupSpec):
+            return GroupLayer([make(part) for part in spec.parts])
         if isinstance(spec, AttentionSpec):
-            layers.append(
-                AttentionLayer(spec.shape, num_blocks, block_size, spec.window_size, gathers)
-            )
-        elif isinstance(spec, DeltaSpec):
+            pages = (spec.shape, num_blocks, block_size)
+            return AttentionLayer(*pages, spec.window_size, method.gathers)
+        if isinstance(spec, DeltaSpec):
             bind_to_slots(spec.module)
             layout = spec.layout(max_drafts, dtype)
             taps = spec.module.conv_kernel_size - 1
-            layers.append(DeltaLayer(layout, num_slots, taps, form.run, form.name))
-        else:
-            assert isinstance(spec, ArraysSpec)
-            named = {str(number): array for number, array in enumerate(spec.arrays)}
-            layers.append(ArraysLayer(named, num_slots))
-    return Store(layers)
+            return DeltaLayer(layout, num_slots, taps, form.run, form.name)
+        return ArraysLayer(spec.arrays, num_slots)
+
+    layers = [make(spec) for spec in specs]
+    cuts = any(isinstance(spec, ArraysSpec) for spec in flatten(specs))
+    return Store(layers, method, cuts=cuts)
 
 
 def bind_to_slots(module: nn.Module) -> None:

@@ -1,8 +1,10 @@
 """Any recurrent layer that keeps its state in mlx-lm's ArraysCache, by the generic method."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache
 
 from ..layers import Layer
 from ..slots import SlotArray, Slots
@@ -10,22 +12,34 @@ from ..view import BatchView
 
 
 class ArraysLayer(Layer):
-    """Any other module that keeps its state in mlx-lm's ArraysCache; windows without drafts."""
+    """Any other module that keeps its state in mlx-lm's ArraysCache; windows without drafts.
+
+    Its state is seen before and after a window only: windows end where one is to be captured.
+    """
 
     kind = "arrays of the module's own, written at once"
 
-    def __init__(self, layout: Mapping[str, SlotArray], num_slots: int) -> None:
+    def __init__(self, kept: Sequence[SlotArray | None], num_slots: int) -> None:
+        self.names = [None if one is None else str(number) for number, one in enumerate(kept)]
+        layout = {str(number): one for number, one in enumerate(kept) if one is not None}
         self.slots = Slots(layout, num_slots)
 
     def open(self, view: BatchView) -> "OpenArrays":
-        return OpenArrays(self.slots, view)
+        return OpenArrays(self, view)
 
     def pending(self, cache: "OpenArrays") -> list[mx.array]:
-        return cache.arrays
+        return [array for array in [*cache.before, *cache.cache] if array is not None]
 
     def store(self, view: BatchView, cache: "OpenArrays") -> list[mx.array]:
-        for name, array in zip(self.slots.layout, cache.arrays, strict=True):
-            self.slots.write(name, view.slots, array)
+        for name, before, after in zip(self.names, cache.before, cache.cache, strict=True):
+            if name is None:
+                continue
+            self.slots.write(name, view.slots, after)
+            for place, row in enumerate(view.rows):
+                for capture in row.captures:
+                    assert capture.position in (row.start, row.certain_end)
+                    array = before if capture.position == row.start else after
+                    self.slots.write(name, [capture.slot], array[place : place + 1])
         return self.slots.arrays
 
     def copy_slot(self, source: int, target: int) -> list[mx.array]:
@@ -37,35 +51,32 @@ class ArraysLayer(Layer):
         return self.slots.arrays
 
 
-class OpenArrays:
-    """Duck-typed ArraysCache over slots: the arrays are replaced, never mutated."""
+class OpenArrays(ArraysCache):
+    """An ArraysCache over slots: the arrays are replaced, never mutated.
 
-    left_padding = None
+    Sequences that begin have no arrays, as in mlx-lm; beside others that go on, they have zeros.
+    """
 
-    def __init__(self, slots: Slots, view: BatchView) -> None:
-        self.arrays = [slots.read(name, view.slot_index) for name in slots.layout]
-        if view.fresh is not None:
-            self.arrays = [
-                mx.where(view.fresh.reshape(-1, *(1,) * (array.ndim - 1)), 0, array)
-                for array in self.arrays
+    cache: Any  # list of arrays, None where the module keeps nothing
+    lengths: Any  # (rows,) of the windows, None if all are equal
+
+    def __init__(self, layer: ArraysLayer, view: BatchView) -> None:
+        assert not any(window.drafts for window in view.batch.windows)
+        super().__init__(len(layer.names))
+        if any(row.start for row in view.rows):
+            self.cache = [
+                None if name is None else self._read(layer.slots, name, view)
+                for name in layer.names
             ]
-        ragged = view.batch.is_ragged
-        self.lengths = mx.array(view.batch.lengths) if ragged else None
+        self.before = list(self.cache)
+        self.lengths = mx.array(view.batch.lengths) if view.batch.is_ragged else None
 
-    def __getitem__(self, index: int) -> mx.array:
-        return self.arrays[index]
-
-    def __setitem__(self, index: int, array: mx.array) -> None:
-        self.arrays[index] = array
-
-    @property
-    def cache(self) -> list[mx.array]:
-        """The arrays, under the name that some of mlx-lm's modules use."""
-        return self.arrays
+    @staticmethod
+    def _read(slots: Slots, name: str, view: BatchView) -> mx.array:
+        array = slots.read(name, view.slot_index)
+        if view.fresh is None:
+            return array
+        return mx.where(view.fresh.reshape(-1, *(1,) * (array.ndim - 1)), 0, array)
 
     def advance(self, length: int) -> None:
         """Nothing to do: a cache serves one window."""
-
-    def make_mask(self, length: int) -> mx.array | None:
-        """(rows, length), False at padding; None without any."""
-        return None if self.lengths is None else mx.arange(length) < self.lengths[:, None]

@@ -1,0 +1,57 @@
+"""Rows that cannot run as they are: windows cut in pieces, and batches divided.
+
+Only layers of the generic method need either; what they run, and in which order, decides nothing
+about the result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .batch import Window
+
+
+def cut_at_captures(windows: Sequence[Window]) -> list[list[Window]]:
+    """Return stages in which no window has a capture between its start and its certain end.
+
+    Pieces of one window are in successive stages; its captures and drafts go with the piece that
+    they belong to, and the last piece alone samples.
+    """
+    stages: list[list[Window]] = []
+    for window in windows:
+        for number, piece in enumerate(_pieces(window)):
+            if number == len(stages):
+                stages.append([])
+            stages[number].append(piece)
+    return stages
+
+
+def of_one_length(windows: Sequence[Window]) -> list[list[Window]]:
+    """Return groups of one length each, in which none or all are at the start of their sequence.
+
+    Sequences then begin with no state at all, as their modules expect, not with one of zeros.
+    """
+    groups: dict[tuple[int, bool], list[Window]] = {}
+    for window in windows:
+        groups.setdefault((window.length, window.row.start == 0), []).append(window)
+    return list(groups.values())
+
+
+def _pieces(window: Window) -> list[Window]:
+    row = window.row
+    inside = {c.position for c in row.captures if row.start < c.position < row.certain_end}
+    ends = [*sorted(inside), row.certain_end]
+    pieces, start = [], row.start
+    for end in ends:
+        is_last = end == row.certain_end
+        low = row.start if start == row.start else start + 1  # the piece before captured at start
+        piece = replace(
+            row,
+            tokens=row.tokens[start - row.start : end - row.start],
+            start=start,
+            num_drafts=row.num_drafts if is_last else 0,
+            samples=row.samples and is_last,
+            captures=tuple(c for c in row.captures if low <= c.position <= end),
+        )
+        pieces.append(Window(piece, window.drafts if is_last else ()))
+        start = end
+    return pieces
