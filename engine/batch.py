@@ -45,11 +45,15 @@ class Window:
 
 
 class Batch:
-    """Windows of one forward pass, the longest table first."""
+    """Windows of one forward pass: the longest table first, unless their order is to be kept."""
 
-    def __init__(self, windows: Sequence[Window], block_size: int) -> None:
+    def __init__(
+        self, windows: Sequence[Window], block_size: int, *, keep_order: bool = False
+    ) -> None:
         self.block_size = block_size
-        self.windows = sorted(windows, key=self._blocks_used, reverse=True)
+        self.windows = list(windows)
+        if not keep_order:
+            self.windows.sort(key=self._blocks_used, reverse=True)
         self.size = len(self.windows)
         self.lengths = np.array([window.length for window in self.windows], np.int32)
         self.starts = np.array([window.row.start for window in self.windows], np.int32)
@@ -62,7 +66,7 @@ class Batch:
         return -(-(window.row.start + window.length) // self.block_size)
 
     def _padded_tables(self) -> Int32s:
-        widest = self._blocks_used(self.windows[0])
+        widest = max(self._blocks_used(window) for window in self.windows)
         tables = np.zeros((self.size, widest), np.int32)
         for table, window in zip(tables, self.windows, strict=True):
             used = self._blocks_used(window)
@@ -98,29 +102,33 @@ class Batch:
         heads = np.arange(num_kv_heads, dtype=np.int32) * num_blocks
         return mx.array(tables[:, None, :] + heads[:, None])
 
-    def mask(self, span: Span, window_size: int | None) -> mx.array:
+    def mask(self, span: Span, window_size: int | None = None, first: int = 0) -> mx.array:
         """Which positions each query of ``span`` may see: (rows, 1, width, positions), bool.
 
         A query at position p sees p - window_size < position <= p; nothing at or after its own
-        row's end is ever seen, which is all that rejecting a draft has to mean here.
+        row's end is ever seen, which is all that rejecting a draft has to mean here. Positions
+        before ``first`` hold nothing: only queries there see them, for they must see something.
         """
         keys = np.arange(span.num_blocks * self.block_size, dtype=np.int32)
         queries = self.starts[span.first : span.last, None] + np.arange(self.width, dtype=np.int32)
         seen = keys <= queries[..., None]
         if window_size is not None:
             seen &= keys > queries[..., None] - window_size
+        if first:
+            seen &= (keys >= first) | (queries[..., None] < first)
         return mx.array(seen[:, None])
 
 
 def _spans(blocks_used: Sequence[int]) -> tuple[Span, ...]:
-    """Cut rows, in descending order of blocks used, into spans of little gathering for nothing."""
+    """Cut rows, best in descending order of blocks used, so that little is gathered for nothing."""
     spans = []
-    first, held = 0, 0
+    first, widest, held = 0, 0, 0
     for index, used in enumerate(blocks_used):
-        widest = blocks_used[first]
-        if index > first and widest * (index - first + 1) > MAX_GATHER_OVERHEAD * (held + used):
+        wider = max(widest, used)
+        if index > first and wider * (index - first + 1) > MAX_GATHER_OVERHEAD * (held + used):
             spans.append(Span(first, index, widest))
-            first, held = index, 0
+            first, wider, held = index, used, 0
+        widest = wider
         held += used
-    spans.append(Span(first, len(blocks_used), blocks_used[first]))
+    spans.append(Span(first, len(blocks_used), widest))
     return tuple(spans)

@@ -9,9 +9,11 @@ from typing import Any
 import mlx.core as mx
 
 from scheduler.config import SchedulerConfig
+from scheduler.depth import DepthPolicy, FixedDepth, NoDrafts
 
 from . import blas
 from .attention.paged import bind_to_pages
+from .drafting.plan import plan_drafter
 from .executor import Executor
 from .forward import Forward
 from .loading import LoadedModel, load
@@ -38,8 +40,15 @@ class Parts:
     executor: Executor
     scheduler_config: SchedulerConfig
     memory: MemoryPlan
-    specs: tuple[LayerSpec, ...]
+    bytes_per_block: int
+    bytes_per_slot: int
     dtype: mx.Dtype
+
+    @property
+    def depth_policy(self) -> DepthPolicy:
+        """Decides how many drafts each row carries."""
+        depth = self.options.speculate
+        return FixedDepth(depth) if isinstance(depth, int) else NoDrafts()
 
     def describe(self) -> Mapping[str, Any]:
         """What was loaded, in plain values, for `octavo inspect`."""
@@ -59,8 +68,10 @@ class Parts:
             "block_size": config.block_size,
             "blocks": config.num_blocks,
             "slots": config.num_slots,
-            "bytes_per_block": _bytes_per_block(self.specs, config.block_size),
-            "bytes_per_slot": _bytes_per_slot(self.specs, self.dtype),
+            "bytes_per_block": self.bytes_per_block,
+            "bytes_per_slot": self.bytes_per_slot,
+            "drafter": None if self.executor.drafter is None else self.executor.drafter.name,
+            "speculate": self.options.speculate,
             "layers": [layer.kind for layer in store.layers],
         }
 
@@ -79,13 +90,16 @@ def build_parts(loaded: LoadedModel, options: EngineOptions) -> Parts:
     num_paged = sum(isinstance(spec, AttentionSpec) for spec in flatten(specs))
     gathers = bind_to_pages(loaded.model) < num_paged
 
+    planned = plan_drafter(loaded, options, forward, dtype)
+    max_drafts = options.max_drafts if planned is not None else 0
+
     def make_store(num_blocks: int, num_slots: int, method: Method) -> Store:
         return build_store(
             list(specs),
             num_blocks=num_blocks,
             block_size=options.block_size,
             num_slots=num_slots,
-            max_drafts=0,
+            max_drafts=max_drafts,
             dtype=dtype,
             form=choose_form(_key_dim(specs), exact=options.exact),
             method=method,
@@ -98,13 +112,19 @@ def build_parts(loaded: LoadedModel, options: EngineOptions) -> Parts:
     probe = find_method(make_probe, Method(gathers=gathers), dtype)
     if options.exact:
         check_exact(probe, dtype, str(blas.current()))
-    memory = _plan(options, specs, dtype, loaded)
-    forward.num_calls = 0
+    per_block = _bytes_per_block(specs, options.block_size)
+    per_slot = _bytes_per_slot(specs, max_drafts, dtype)
+    if planned is not None:
+        per_block += planned.bytes_per_block
+        per_slot += planned.bytes_per_slot
+    memory = _plan_memory(options, loaded, per_block, per_slot)
     store = make_store(memory.num_blocks, memory.num_slots, probe.store.method)
     mx.eval([array for layer in store.layers for array in layer.arrays])
-    config = _scheduler_config(options, loaded, specs, memory)
-    executor = Executor(forward, store, options.block_size)
-    return Parts(options, loaded, executor, config, memory, specs, dtype)
+    drafter = planned.make(memory.num_blocks, memory.num_slots) if planned is not None else None
+    forward.num_calls = 0
+    executor = Executor(forward, store, options.block_size, drafter)
+    config = _scheduler_config(options, loaded, memory, uses_slots=per_slot > 0)
+    return Parts(options, loaded, executor, config, memory, per_block, per_slot, dtype)
 
 
 def _key_dim(specs: tuple[LayerSpec, ...]) -> int:
@@ -116,11 +136,11 @@ def _bytes_per_block(specs: tuple[LayerSpec, ...], block_size: int) -> int:
     return block_size * sum(shape.bytes_per_position for shape in shapes)
 
 
-def _bytes_per_slot(specs: tuple[LayerSpec, ...], dtype: mx.Dtype) -> int:
+def _bytes_per_slot(specs: tuple[LayerSpec, ...], max_drafts: int, dtype: mx.Dtype) -> int:
     total = 0
     for spec in flatten(specs):
         if isinstance(spec, DeltaSpec):
-            total += sum(kept.nbytes for kept in spec.layout(0, dtype).values())
+            total += sum(kept.nbytes for kept in spec.layout(max_drafts, dtype).values())
         elif isinstance(spec, ArraysSpec):
             total += sum(kept.nbytes for kept in spec.arrays if kept is not None)
     return total
@@ -132,13 +152,13 @@ def _max_context(options: EngineOptions, loaded: LoadedModel) -> int:
     return own if options.max_context is None else min(own, options.max_context)
 
 
-def _plan(
-    options: EngineOptions, specs: tuple[LayerSpec, ...], dtype: mx.Dtype, loaded: LoadedModel
+def _plan_memory(
+    options: EngineOptions, loaded: LoadedModel, bytes_per_block: int, bytes_per_slot: int
 ) -> MemoryPlan:
     return plan_memory(
         probe_memory(),
-        bytes_per_block=_bytes_per_block(specs, options.block_size),
-        bytes_per_slot=_bytes_per_slot(specs, dtype),
+        bytes_per_block=bytes_per_block,
+        bytes_per_slot=bytes_per_slot,
         block_size=options.block_size,
         max_rows=options.max_rows,
         max_context=_max_context(options, loaded),
@@ -148,13 +168,12 @@ def _plan(
 
 
 def _scheduler_config(
-    options: EngineOptions, loaded: LoadedModel, specs: tuple[LayerSpec, ...], memory: MemoryPlan
+    options: EngineOptions, loaded: LoadedModel, memory: MemoryPlan, *, uses_slots: bool
 ) -> SchedulerConfig:
     on_gpu = mx.default_device() == mx.Device(mx.gpu)
     prompt_tokens = options.prompt_tokens_per_round
     if prompt_tokens is None:
         prompt_tokens = GPU_PROMPT_TOKENS if on_gpu else CPU_PROMPT_TOKENS
-    uses_slots = any(not isinstance(spec, AttentionSpec) for spec in flatten(specs))
     return SchedulerConfig(
         num_blocks=memory.num_blocks,
         block_size=options.block_size,

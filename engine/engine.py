@@ -32,7 +32,7 @@ class Engine:
 
     def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
         self.parts = parts
-        self.scheduler = Scheduler(parts.scheduler_config)
+        self.scheduler = Scheduler(parts.scheduler_config, parts.depth_policy)
         self._submitter = Submitter(parts.loaded)
         self._clock = clock
         self._runs: dict[int, Run] = {}
@@ -191,7 +191,7 @@ class Engine:
         for row in round_.rows:
             self._runs[row.seq_id].begin_round()
         try:
-            verdicts = self.parts.executor.run(round_, self._pick)
+            verdicts = self.parts.executor.run(round_, self._pick, self._choose)
         except Exception:
             logger.exception("a round of %d rows failed and is undone", len(round_.rows))
             return self.scheduler.fail()
@@ -210,6 +210,16 @@ class Engine:
             if entry is not None:
                 self._runs[want.window.row.seq_id].logprobs.append(entry)
         return picks.token_ids()
+
+    def _choose(
+        self, seq_ids: Sequence[int], drafts: Sequence[tuple[int, ...]], logits: mx.array
+    ) -> mx.array:
+        """Pick drafts with the noise that the target will pick with; see drafting.drafter."""
+        draws = [
+            self._runs[seq_id].source.draw(said)
+            for seq_id, said in zip(seq_ids, drafts, strict=True)
+        ]
+        return pick(draws, logits, logprobs=False).tokens
 
     def _delta(self, commit: Commit) -> Delta | None:
         if not commit.tokens and commit.finish is None:

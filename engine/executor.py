@@ -4,7 +4,7 @@ Prompt chunks and decode windows run as separate batches, since all rows of a ba
 its longest window. Each batch is evaluated, then stored, before the next one begins.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -13,6 +13,7 @@ import numpy as np
 from scheduler.round import Round, Row, Verdict
 
 from .batch import Batch, Window
+from .drafting.drafter import Choose, Drafter
 from .forward import Forward
 from .store import Store
 from .view import BatchView
@@ -33,20 +34,36 @@ Pick = Callable[[Sequence[Wanted], mx.array], Sequence[int]]
 class Executor:
     """Runs rounds on one model."""
 
-    def __init__(self, forward: Forward, store: Store, block_size: int) -> None:
+    def __init__(
+        self, forward: Forward, store: Store, block_size: int, drafter: Drafter | None = None
+    ) -> None:
         self.forward = forward
         self.store = store
         self.block_size = block_size
+        self.drafter = drafter
 
-    def run(self, round_: Round, pick: Pick) -> list[Verdict]:
-        """Run all rows of ``round_``; return verdicts in the order of its rows."""
+    def run(self, round_: Round, pick: Pick, choose: Choose) -> list[Verdict]:
+        """Run all rows of ``round_``; return verdicts in the order of its rows.
+
+        ``pick`` decides what the target says, ``choose`` what the drafter proposes.
+        """
         self.store.copy(round_.block_copies, round_.slot_copies)
+        if self.drafter is not None:
+            self.drafter.copy(round_.block_copies, round_.slot_copies)
         verdicts: dict[int, Verdict] = {}
         for rows in _split(round_.rows):
-            for windows in self.store.divide([Window(row) for row in rows]):
-                for verdict in self._run_batch(Batch(windows, self.block_size), pick):
+            drafts = self._propose(rows, choose)
+            windows = [Window(row, drafts.get(row.seq_id, ())) for row in rows]
+            for group in self.store.divide(windows):
+                for verdict in self._run_batch(Batch(group, self.block_size), pick):
                     verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
+
+    def _propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
+        drafting = [row for row in rows if row.num_drafts]
+        if self.drafter is None or not drafting:
+            return {}
+        return self.drafter.propose(drafting, choose)
 
     def _run_batch(self, batch: Batch, pick: Pick) -> list[Verdict]:
         view = BatchView(batch)
@@ -61,7 +78,14 @@ class Executor:
         else:
             mx.eval(hidden, self.store.pending(caches))
         self.store.store(view, caches)
-        return _judge(batch, wanted, tokens)
+        verdicts = _judge(batch, wanted, tokens)
+        if self.drafter is not None:
+            kept = [
+                len(window.row.tokens) + verdict.num_accepted
+                for window, verdict in zip(batch.windows, verdicts, strict=True)
+            ]
+            self.drafter.follow(view, hidden, kept)
+        return verdicts
 
 
 def _split(rows: Sequence[Row]) -> list[list[Row]]:

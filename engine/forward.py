@@ -45,6 +45,11 @@ class Forward:
         out: mx.array = (self.body if self.is_split else self.model)(tokens, **caches)
         return out
 
+    def embed(self, tokens: mx.array) -> mx.array:
+        """Return the embeddings of token ids, (..., hidden)."""
+        out: mx.array = self.body.embed_tokens(tokens)
+        return out
+
     def logits(self, hidden: mx.array) -> mx.array:
         """Return (..., vocabulary) for hidden states of ``hidden()``."""
         if not self.is_split:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+MAX_DEPTH = 8
+AUTO_DEPTH = 4  # the most drafts that "auto" tries
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
@@ -13,9 +16,11 @@ class EngineOptions:
     computes; a larger number starts answers sooner and makes running ones wait longer.
     max_context: most tokens of a prompt and its answer; by default the model's own.
     dtype: weights' type (float32, bfloat16, float16); float32 on a CPU by default, elsewhere the
-    checkpoint's. exact: bitwise the same output whatever the batch, chunks and cache; refused where
-    it cannot hold. prefix_cache: share computed prefixes. max_checkpoint_bytes: memory for kept
-    recurrent states. check: verify every scheduler invariant at every event (slow).
+    checkpoint's. exact: bitwise the same output whatever the batch, chunks, cache and drafts;
+    refused where it cannot hold. speculate: off, a fixed number of drafts a round (1 to 8), or
+    auto: as many as pay, by measurement. mtp: an MTP head published apart from its target.
+    prefix_cache: share computed prefixes. max_checkpoint_bytes: memory for kept recurrent states.
+    check: verify every scheduler invariant at every event (slow).
     """
 
     max_rows: int = 32
@@ -27,7 +32,8 @@ class EngineOptions:
     exact: bool = False
     prefix_cache: bool = True
     max_checkpoint_bytes: int | None = None
-    speculate: Literal["off"] = "off"
+    speculate: int | Literal["auto", "off"] = "off"
+    mtp: str | None = None
     check: bool = False
 
     def __post_init__(self) -> None:
@@ -46,5 +52,16 @@ class EngineOptions:
                 raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
         if self.dtype not in (None, "float32", "bfloat16", "float16"):
             raise ValueError(f"dtype must be float32, bfloat16 or float16, not {self.dtype!r}")
-        if self.speculate != "off":
-            raise ValueError(f"speculate must be 'off', not {self.speculate!r}")
+        depth = self.speculate
+        is_depth = isinstance(depth, int) and not isinstance(depth, bool)
+        if depth not in ("auto", "off") and not (is_depth and 1 <= int(depth) <= MAX_DEPTH):
+            raise ValueError(
+                f"speculate must be 'auto', 'off' or a depth of 1 to {MAX_DEPTH}, not {depth!r}"
+            )
+
+    @property
+    def max_drafts(self) -> int:
+        """The most drafts a row may ever carry."""
+        if self.speculate == "off":
+            return 0
+        return AUTO_DEPTH if self.speculate == "auto" else int(self.speculate)

@@ -11,10 +11,16 @@ class BatchIndex:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.offset = mx.array(batch.starts)
+        self._offsets: dict[int, mx.array] = {}
         self._places: dict[tuple[int, int], mx.array] = {}
         self._numbers: dict[tuple[Span, int, int], mx.array] = {}
-        self._masks: dict[tuple[Span, int | None], mx.array] = {}
+        self._masks: dict[tuple[Span, int | None, int], mx.array] = {}
+
+    def offset(self, shift: int) -> mx.array:
+        """Rotary position of each row's first token: ``shift`` less than its page position."""
+        if shift not in self._offsets:
+            self._offsets[shift] = mx.array(self.batch.starts - shift)
+        return self._offsets[shift]
 
     def places(self, pages: Pages) -> mx.array:
         """Where the windows' K/V go in ``pages``; see Batch.places."""
@@ -30,9 +36,9 @@ class BatchIndex:
             self._numbers[key] = self.batch.block_numbers(*key)
         return self._numbers[key]
 
-    def mask(self, span: Span, window_size: int | None) -> mx.array:
+    def mask(self, span: Span, window_size: int | None, first: int) -> mx.array:
         """What each query of ``span`` may see; see Batch.mask."""
-        key = (span, window_size)
+        key = (span, window_size, first)
         if key not in self._masks:
             self._masks[key] = self.batch.mask(span, window_size)
         return self._masks[key]

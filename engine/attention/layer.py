@@ -18,17 +18,25 @@ class AttentionLayer(Layer):
         block_size: int,
         window_size: int | None = None,
         gathers: bool = False,
+        rotary_shift: int = 0,
     ) -> None:
         self.pages = Pages(shape, num_blocks, block_size)
         self.window_size = window_size
         self.gathers = gathers
+        self.rotary_shift = rotary_shift
         how = "gathered whole" if gathers else "gathered by span"
         self.kind = f"paged attention, {how}"
         if window_size is not None:
             self.kind += f", window of {window_size}"
 
     def open(self, view: BatchView) -> PagedCache:
-        return PagedCache(self.pages, view.index, self.window_size, self.gathers)
+        return PagedCache(
+            self.pages,
+            view.index,
+            window_size=self.window_size,
+            gathers=self.gathers,
+            rotary_shift=self.rotary_shift,
+        )
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         return self.pages.arrays

@@ -29,23 +29,34 @@ IN_PAGES = InPages()
 
 
 class PagedCache:
-    """One attention layer's share of a batch: what its module is given as ``cache``."""
+    """One attention layer's share of a batch: what its module is given as ``cache``.
+
+    Page positions lie ``rotary_shift`` after rotary ones; those before it hold nothing.
+    """
 
     def __init__(
-        self, pages: Pages, index: BatchIndex, window_size: int | None, gathers: bool
+        self,
+        pages: Pages,
+        index: BatchIndex,
+        *,
+        window_size: int | None = None,
+        gathers: bool = False,
+        rotary_shift: int = 0,
     ) -> None:
         self.pages = pages
         self.index = index
         self.window_size = window_size
         self.gathers = gathers
-        self.offset = index.offset
+        self.rotary_shift = rotary_shift
+        self.offset = index.offset(rotary_shift)
 
     def make_mask(
         self, _length: int, return_array: bool = False, window_size: int | None = None
     ) -> "mx.array | InPages":
         """The mask of the whole batch; a placeholder where our attention makes its own."""
         if self.gathers:
-            return self.index.mask(self._whole(), window_size or self.window_size)
+            window_size = window_size or self.window_size
+            return self.index.mask(self._whole(), window_size, self.rotary_shift)
         return IN_PAGES
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
@@ -66,7 +77,7 @@ class PagedCache:
                     keys,
                     values,
                     scale=scale,
-                    mask=self.index.mask(span, self.window_size),
+                    mask=self.index.mask(span, self.window_size, self.rotary_shift),
                     sinks=sinks,
                 )
             )

@@ -1,0 +1,43 @@
+"""What the executor asks of whoever proposes drafts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import mlx.core as mx
+
+from scheduler.round import BlockCopy, Row, SlotCopy
+
+from ..view import BatchView
+
+Choose = Callable[[Sequence[int], Sequence[tuple[int, ...]], mx.array], mx.array]
+"""Pick drafts: (sequence ids, each one's drafts so far, logits [rows, V]) -> token ids [rows].
+
+It picks with the noise the target will pick with at that position, which is what couples the two.
+"""
+
+
+class Drafter(Protocol):
+    """Proposes drafts, and follows what the target really ran.
+
+    Its memory is numbered like the target's: the same blocks, the same slots. After ``follow``,
+    what it keeps of every computed position is true, so whatever shares a block or copies a slot
+    shares or copies the drafter's part as well.
+    """
+
+    name: str
+
+    def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
+        """Return drafts by sequence id, at most ``num_drafts`` each; a row may be left out."""
+        ...
+
+    def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
+        """Take in a batch that the target ran.
+
+        ``hidden`` (rows, width, size) is the target's after its final norm, ``kept`` how many
+        tokens of each row's window are committed: the certain ones and the accepted drafts.
+        """
+        ...
+
+    def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
+        """Carry out a round's copies."""
+        ...

@@ -1,0 +1,142 @@
+"""Drafts with an MTP head: its entries live in pages beside the target's.
+
+The entry made from (x[p], h[p - 1]) lies at page position p and has rotary position p - 1; page
+position 0 holds nothing and is masked. So what a block holds depends only on tokens that the
+block's hash covers. To go on from a block boundary h of the position before it is needed: every
+block keeps that of its last position. Elsewhere it is the pending hidden state in the slot.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import KVCache
+
+from scheduler.round import BlockCopy, Row, SlotCopy
+
+from ..attention.layer import AttentionLayer
+from ..attention.paged import bind_to_pages
+from ..batch import Batch, Window
+from ..forward import Forward
+from ..pages import PageShape
+from ..slots import SlotArray, Slots
+from ..view import BatchView
+from .drafter import Choose
+from .mtp import MTPHead
+
+SHIFT = 1  # page positions after rotary positions
+
+
+def head_shape(head: MTPHead, dtype: mx.Dtype) -> PageShape:
+    """What the head's attention layer keeps of a position. Asks the head itself."""
+    width = head.norm.weight.shape[0]
+    cache: Any = KVCache()  # type: ignore[no-untyped-call]
+    nothing = mx.zeros((1, 2, width), dtype)
+    head(nothing, nothing, cache=cache)
+    keys, values = cache.keys, cache.values
+    return PageShape(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype)
+
+
+class MTPDrafter:
+    """An MTP head over pages."""
+
+    name = "mtp"
+
+    def __init__(
+        self,
+        head: MTPHead,
+        forward: Forward,
+        *,
+        num_blocks: int,
+        block_size: int,
+        num_slots: int,
+        dtype: mx.Dtype,
+    ) -> None:
+        self.head = head
+        self.forward = forward
+        self.block_size = block_size
+        self.layer = AttentionLayer(
+            head_shape(head, dtype), num_blocks, block_size, rotary_shift=SHIFT
+        )
+        bind_to_pages(head)
+        width = head.norm.weight.shape[0]
+        self.pending = Slots({"hidden": SlotArray((width,), dtype)}, num_slots)
+        self.block_hidden = Slots({"hidden": SlotArray((width,), dtype)}, num_blocks)
+
+    def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
+        """Chain the head: each draft's output is the next one's hidden state."""
+        rows = sorted(rows, key=lambda row: (-row.num_drafts, -row.start))
+        seq_ids = [row.seq_id for row in rows]
+        drafts: list[tuple[int, ...]] = [() for _ in rows]
+        hidden = self._pending_hidden(rows)[:, None]
+        tokens = mx.array([row.tokens[-1] for row in rows])
+        for step in range(rows[0].num_drafts):
+            count = sum(row.num_drafts > step for row in rows)
+            rows, hidden, tokens = rows[:count], hidden[:count], tokens[:count]
+            batch = Batch([_at(row, step) for row in rows], self.block_size, keep_order=True)
+            view = BatchView(batch)
+            hidden = self.head(
+                self.forward.embed(tokens[:, None]), hidden, cache=self.layer.open(view)
+            )
+            logits = self.forward.logits(hidden[:, 0])
+            tokens = choose(seq_ids[:count], drafts[:count], logits)
+            # the pages are written once an evaluation, and the next step writes them again
+            mx.eval(tokens, hidden, self.layer.arrays)
+            for number, token in enumerate(np.array(tokens).tolist()):
+                drafts[number] += (token,)
+        return dict(zip(seq_ids, drafts, strict=True))
+
+    def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
+        """Write the true entries of the window, and keep the hidden states that go on from it."""
+        before = mx.concatenate([self._pending_hidden(view.rows)[:, None], hidden[:, :-1]], axis=1)
+        # only K and V are evaluated: of a single layer's past nothing else is ever read
+        self.head(self.forward.embed(view.batch.tokens()), before, cache=self.layer.open(view))
+        last = hidden[mx.arange(view.batch.size), mx.array(np.array(kept, np.int32) - 1)]
+        boundaries = self._boundaries(view, kept)
+        rows = mx.array([row for row, _, _ in boundaries], mx.int32)
+        places = mx.array([place for _, place, _ in boundaries], mx.int32)
+        at_boundaries = hidden[rows, places] if boundaries else hidden[:0, 0]
+        mx.eval(last, at_boundaries, self.layer.arrays)
+        self.pending.write("hidden", view.slots, last)
+        self.block_hidden.write("hidden", [block for _, _, block in boundaries], at_boundaries)
+        mx.eval(self.pending.arrays, self.block_hidden.arrays)
+
+    def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
+        """Copy entries and kept hidden states with their blocks, pending ones with their slots."""
+        for block in blocks:
+            self.layer.copy_block(block.source, block.target)
+            self.block_hidden.copy(block.source, block.target)
+            mx.eval(self.layer.arrays, self.block_hidden.arrays)
+        for slot in slots:
+            self.pending.copy(slot.source, slot.target)
+            mx.eval(self.pending.arrays)
+
+    def _pending_hidden(self, rows: Sequence[Row]) -> mx.array:
+        """h[start - 1] of each row, (rows, size): from a block at a boundary, else from its slot."""
+        found = self.pending.read("hidden", mx.array([row.slot or 0 for row in rows]))
+        at_boundary = np.array([row.start % self.block_size == 0 for row in rows])
+        if at_boundary.any():
+            blocks = [row.blocks[max(0, row.start // self.block_size - 1)] for row in rows]
+            kept = self.block_hidden.read("hidden", mx.array(blocks))
+            found = mx.where(mx.array(at_boundary)[:, None], kept, found)
+            fresh = np.array([row.start == 0 for row in rows])
+            if fresh.any():
+                found = mx.where(mx.array(fresh)[:, None], 0, found)
+        return found
+
+    def _boundaries(self, view: BatchView, kept: Sequence[int]) -> list[tuple[int, int, int]]:
+        """(row, place in its window, block) of every committed last position of a block."""
+        found = []
+        for number, (row, count) in enumerate(zip(view.rows, kept, strict=True)):
+            first = -(row.start + 1) % self.block_size
+            found += [
+                (number, place, row.blocks[(row.start + place) // self.block_size])
+                for place in range(first, count, self.block_size)
+            ]
+        return found
+
+
+def _at(row: Row, step: int) -> Window:
+    """The window of one draft step: one token, ``step`` positions after the pending one."""
+    return Window(Row(row.seq_id, (0,), row.start + step, row.blocks, row.slot))
