@@ -101,6 +101,7 @@ def start(ledger: Ledger, sequence: Sequence, match: Match) -> SlotCopy | None:
         ledger.slots.stand(sequence.slot, sequence.computed)
         if match.checkpoint is not None:
             copy = SlotCopy(match.checkpoint, sequence.slot)
+    sequence.status = "running"
     claim(ledger, sequence, match)
     lead(sequence)
     ledger.line.charge(sequence.request.tenant, sequence.num_pending)
