@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-_UNLIMITED_V1 = 1 << 60  # version 1 writes a number near 2**63 for "no limit"
-
 
 def memory_available(root: Path = Path("/")) -> int | None:
     """Bytes that this process may still take: MemAvailable and what every group above it leaves.
@@ -20,7 +18,7 @@ def memory_available(root: Path = Path("/")) -> int | None:
             "memory.limit_in_bytes", "memory.usage_in_bytes"
         )  # fmt: skip
         limit, used = (_number(folder / name) for name in names)
-        if limit is None or used is None or limit >= _UNLIMITED_V1:
+        if limit is None or used is None:  # version 2 says max where there is no limit
             continue
         cached = _statistic(folder / "memory.stat", "inactive_file" if is_v2 else (
             "total_inactive_file"

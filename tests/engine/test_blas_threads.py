@@ -27,6 +27,7 @@ def test_doubling_stops_where_it_stops_paying() -> None:
 
 def test_fewer_threads_win_a_near_tie() -> None:
     assert choose_threads(passes(with_1=[1.0], with_2=[0.9]), 2) == 1
+    assert choose_threads(passes(with_1=[1.0], with_2=[0.8, 0.9, 0.9]), 2) == 1
 
 
 def test_threads_that_sometimes_wait_for_a_core_lose_although_their_best_is_better() -> None:
@@ -38,7 +39,7 @@ def test_one_slow_pass_does_not_decide_against_more_threads() -> None:
 
 
 def test_a_noisy_single_thread_is_judged_by_its_best() -> None:
-    assert choose_threads(passes(with_1=[1.0, 9.0], with_2=[0.9]), 2) == 1
+    assert choose_threads(passes(with_1=[9.0, 9.0, 1.0], with_2=[0.9]), 2) == 1
 
 
 def test_nothing_is_measured_where_one_core_is_allowed() -> None:

@@ -95,15 +95,18 @@ def test_the_tightest_quota_of_cores_holds(root: Path) -> None:
     write(root, "proc/self/cgroup", "0::/user/job")
     write(root, "sys/fs/cgroup/user/cpu.max", "250000 100000")
     write(root, "sys/fs/cgroup/user/job/cpu.max", "max 100000")
+    assert cpu_quota(root) == 2.5
 
+    write(root, "sys/fs/cgroup/cpu.max", "400000 100000")
     assert cpu_quota(root) == 2.5
 
 
-def test_a_version_1_quota_is_read_where_its_controllers_are_mounted_together(root: Path) -> None:
+@pytest.mark.parametrize("mount", ["cpu,cpuacct", "cpu"])
+def test_a_version_1_quota_is_read_under_either_name_of_its_mount(root: Path, mount: str) -> None:
     write(root, "proc/self/cgroup", "2:cpu,cpuacct:/job")
-    write(root, "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", 50000)
-    write(root, "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", 100000)
+    write(root, f"sys/fs/cgroup/{mount}/job/cpu.cfs_quota_us", 50000)
+    write(root, f"sys/fs/cgroup/{mount}/job/cpu.cfs_period_us", 100000)
     assert cpu_quota(root) == 0.5
 
-    write(root, "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", -1)
+    write(root, f"sys/fs/cgroup/{mount}/job/cpu.cfs_quota_us", -1)
     assert cpu_quota(root) is None
