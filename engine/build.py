@@ -8,6 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from scheduler.adaptive_depth import AdaptiveDepth
 from scheduler.config import SchedulerConfig
 from scheduler.depth import DepthPolicy, FixedDepth, NoDrafts
 
@@ -18,7 +19,7 @@ from .executor import Executor
 from .forward import Forward
 from .loading import LoadedModel, load
 from .memory import MemoryPlan, plan_memory, probe_memory
-from .options import EngineOptions
+from .options import AUTO_DEPTH, EngineOptions
 from .probe import Probe, check_exact, find_method
 from .recurrence.forms import choose_form
 from .registry import ArraysSpec, AttentionSpec, DeltaSpec, LayerSpec, flatten, inspect_layers
@@ -44,11 +45,12 @@ class Parts:
     bytes_per_slot: int
     dtype: mx.Dtype
 
-    @property
-    def depth_policy(self) -> DepthPolicy:
-        """Decides how many drafts each row carries."""
+    def make_depth_policy(self) -> DepthPolicy:
+        """Return what decides how many drafts each row carries."""
         depth = self.options.speculate
-        return FixedDepth(depth) if isinstance(depth, int) else NoDrafts()
+        if self.executor.drafter is None or depth == "off":
+            return NoDrafts()
+        return AdaptiveDepth(AUTO_DEPTH) if depth == "auto" else FixedDepth(int(depth))
 
     def describe(self) -> Mapping[str, Any]:
         """What was loaded, in plain values, for `octavo inspect`."""

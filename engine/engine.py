@@ -10,6 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from scheduler.adaptive_depth import AdaptiveDepth
 from scheduler.round import Commit, Round
 from scheduler.scheduler import Scheduler
 
@@ -32,7 +33,8 @@ class Engine:
 
     def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
         self.parts = parts
-        self.scheduler = Scheduler(parts.scheduler_config, parts.depth_policy)
+        self._policy = parts.make_depth_policy()
+        self.scheduler = Scheduler(parts.scheduler_config, self._policy)
         self._submitter = Submitter(parts.loaded)
         self._clock = clock
         self._runs: dict[int, Run] = {}
@@ -196,7 +198,10 @@ class Engine:
             logger.exception("a round of %d rows failed and is undone", len(round_.rows))
             return self.scheduler.fail()
         verdicts = [self._runs[verdict.seq_id].read(verdict) for verdict in verdicts]
-        self._counter.count(round_, self._clock() - started)
+        seconds = self._clock() - started
+        self._counter.count(round_, seconds)
+        if isinstance(self._policy, AdaptiveDepth):
+            self._policy.observe_round(round_, verdicts, seconds)
         return self.scheduler.commit(verdicts)
 
     def _pick(self, wanted: Sequence[Wanted], logits: mx.array) -> list[int]:
