@@ -27,7 +27,7 @@ class Drafts:
 def round_times_us(
     num_rows: int, *, drafts: bool, num_rounds: int = NUM_ROUNDS
 ) -> list[tuple[float, float]]:
-    """CPU and wall times of plan + commit, in microseconds, every row decoding after a long prompt."""
+    """CPU and wall times of plan + commit, in microseconds, rows decoding after a long prompt."""
     max_tokens = 4 * num_rounds + 64
     blocks_each = (PROMPT_TOKENS + max_tokens) // 16 + 1
     config = SchedulerConfig(

@@ -11,7 +11,7 @@ from .checkpointing import keep_captures
 from .ledger import Ledger
 from .prefix_index import PrefixIndex
 from .request import FinishReason
-from .round import Commit, Row, Verdict
+from .round import Commit, Round, Row, Verdict
 from .sequence import Sequence
 from .stopping import cut
 
@@ -120,7 +120,7 @@ def _count(ledger: Ledger, sequence: Sequence, row: Row, verdict: Verdict, num_t
             ledger.suspects.pop(sequence.seq_id, None)
 
 
-def fail_round(ledger: Ledger, rows: Seq[Row], culprits: Collection[int] | None) -> list[Commit]:
+def fail_round(ledger: Ledger, round_: Round, culprits: Collection[int] | None) -> list[Commit]:
     """Undo a round that raised; return how sequences ended by it, in the order of the rows.
 
     States may be half written, so every row's sequence drops what it holds and computes it again,
@@ -129,8 +129,13 @@ def fail_round(ledger: Ledger, rows: Seq[Row], culprits: Collection[int] | None)
     """
     ledger.counters.failures += 1
     ledger.unpin()
+    rows = round_.rows
     for row in rows:
         ledger.slots.release(capture.slot for capture in row.captures)
+    uncopied = {copy.target for copy in round_.slot_copies}
+    for sequence in (*ledger.line, *ledger.paused.values()):
+        if sequence.slot in uncopied:
+            ledger.drop_storage(sequence)  # a sample that was to share the copy
     return [
         commit
         for row in rows

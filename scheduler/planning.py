@@ -12,7 +12,7 @@ from .checkpointing import boundaries_to_capture, take_captures
 from .depth import DepthPolicy
 from .ledger import Ledger
 from .preemption import give_way, make_room
-from .prefix_sharing import Match, fork_samples, look_up, must_wait, still_waits
+from .prefix_sharing import Match, fork_samples, leads, look_up, must_wait, still_waits
 from .round import BlockCopy, Round, Row, SlotCopy
 from .sequence import Sequence
 
@@ -150,7 +150,7 @@ class RoundBuilder:
 
     def _add_decode(self, sequence: Sequence, depth: int) -> None:
         """Add a row for the pending token and as many drafts as limits and blocks allow."""
-        if sequence.group.leader is sequence:
+        if leads(sequence):
             fork_samples(self.ledger, sequence)
         request, start = sequence.request, sequence.computed
         certain_end = start + 1
@@ -167,7 +167,7 @@ class RoundBuilder:
         """Add a row for as much of a prompt as the budget allows."""
         start, total = sequence.computed, len(sequence.tokens)
         # The samples of a prompt start at its last token: each of them samples after it.
-        last = total - 1 if sequence.group.leader is sequence and total > 1 else total
+        last = total - 1 if leads(sequence) and total > 1 else total
         end = min(last, start + self.prompt_budget)
         if end < last:
             end -= end % self.config.block_size

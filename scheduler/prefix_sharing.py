@@ -143,18 +143,29 @@ def share_prefix(ledger: Ledger, source: Sequence, target: Sequence) -> None:
 
 def lead(sequence: Sequence) -> None:
     """Let a starting sample compute the prompt for those of its group that hold nothing."""
+    if sequence.group.leader is None and _is_awaited(sequence):
+        sequence.group.leader = sequence
+
+
+def leads(sequence: Sequence) -> bool:
+    """Whether samples still wait for what this one computes."""
     group = sequence.group
-    if group.leader is None and sequence.num_generated == 0:
-        others = (one for one in group.members if one is not sequence)
-        if any(waits_for_leader(one) for one in others):
-            group.leader = sequence
+    if group.leader is not sequence:
+        return False
+    if not _is_awaited(sequence):
+        group.leader = None
+    return group.leader is sequence
+
+
+def _is_awaited(sequence: Sequence) -> bool:
+    if sequence.num_generated or len(sequence.group.members) < 2:
+        return False
+    return any(waits_for_leader(one) for one in sequence.group.members if one is not sequence)
 
 
 def fork_samples(ledger: Ledger, leader: Sequence) -> None:
     """The prompt is computed up to its last token: the samples that waited for it start here."""
     leader.group.leader = None
-    if leader.num_generated:
-        return  # a prompt of one token: there is nothing to share
     for sample in leader.group.members:
         if sample is leader or not waits_for_leader(sample):
             continue

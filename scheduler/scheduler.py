@@ -191,13 +191,13 @@ class Scheduler:
         The sequences named are to blame and end with reason "error"; the others compute their
         rows again. Without names all do, and whoever fails ``max_failures`` times, ends.
         """
-        rows = self._landing().rows
-        strangers = set(seq_ids or ()) - {row.seq_id for row in rows}
+        round_ = self._landing()
+        strangers = set(seq_ids or ()) - {row.seq_id for row in round_.rows}
         if strangers:
             raise ValueError(f"sequences {sorted(strangers)} have no row in the round in flight")
         self._begin("fail", self.ledger.counters.rounds)
         self.ledger.in_flight = None
-        commits = fail_round(self.ledger, rows, seq_ids)
+        commits = fail_round(self.ledger, round_, seq_ids)
         self._check()
         return commits
 

@@ -153,3 +153,18 @@ def test_ending_a_fork_leaves_its_parent_everything() -> None:
     assert not round_.slot_copies
     world.land()
     world.drain()
+
+
+def test_samples_that_share_a_copy_compute_again_when_its_round_raises() -> None:
+    """The leader hits up to its last token, so its samples share a slot not yet copied."""
+    world = make_world(max_rows=1)
+    world.submit(range(9), max_tokens=1)
+    world.drain()
+    samples = world.submit(range(9), max_tokens=4, n=3)
+    round_ = world.plan()
+    assert len(round_.slot_copies) == 2
+    assert world.scheduler.sequences[samples[1]].computed == 8
+    world.fail()
+
+    assert world.scheduler.sequences[samples[1]].computed == 0
+    world.drain()
