@@ -38,11 +38,13 @@ class Broker:
         config: BrokerConfig | None = None,
         keys: BrokerKeys | None = None,
         observer: BrokerObserver | None = None,
+        publish: Callable[[BrokerCore, float], None] = lambda core, now: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         require_local_or_curve([*frontend, *backend], curve=keys is not None)
         config = config or BrokerConfig()
         self._clock = clock
+        self._publish = publish  # takes a snapshot for pages that other threads serve
         self.core = BrokerCore(config, now=clock(), observer=observer)
         self._clients = ClientDesk(self.core)
         self._workers = WorkerDesk(self.core)
@@ -104,6 +106,7 @@ class Broker:
                 if self._drain_wanted:
                     self._execute(self.core.drain(now))
                 self._execute(self._timer.tick(now))
+                self._publish(self.core, now)
 
     def _finished(self) -> bool:
         until = self.core.draining_until

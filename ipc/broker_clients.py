@@ -87,7 +87,12 @@ class ClientDesk:
             sends = core.lose_client(bound, now)
         session.peer, session.heard = peer, now
         core.session_of[peer] = session
-        return [*sends, _to(peer, Welcome(core.epoch, core.config.heartbeat, core.models()))]
+        sends.append(_to(peer, Welcome(core.epoch, core.config.heartbeat, core.models())))
+        for job in session.jobs.values():
+            newest = job.outbox.newest()
+            if job.state == "ended" and newest is not None:
+                sends.append(Send("front", peer, newest))  # the ack may have been lost
+        return sends
 
     def _known(
         self, session: ClientSession, peer: bytes, message: Message, now: float
@@ -229,16 +234,22 @@ class ClientDesk:
     def _place(self, job: Job, now: float) -> list[Send]:
         """Give a new job to the worker that has its run already, hold it, or queue it."""
         core = self._core
-        orphan = core.orphans.pop(job.key, None)
-        if orphan is not None:
-            return core.adopt(job, orphan.worker, orphan.run, now)
+        sends: list[Send] = []
+        for orphan in [each for each in core.orphans.values() if each.key == job.key]:
+            del core.orphans[orphan.run.run]
+            if job.state == "queued" and job.continues(orphan.run):
+                sends += core.adopt(job, orphan.worker, orphan.run, now)
+            else:
+                sends += core.dismiss(orphan.worker, orphan.run.run, job.submit.id)
+        if job.state == "running":
+            return sends
         if job.submit.again and now < core.started + core.config.return_time:
             job.state = "held"
-            return []
+            return sends
         if job.submit.again:
-            return [*core.release_held(job, now), *core.dispatch(now)]
+            return [*sends, *core.release_held(job, now), *core.dispatch(now)]
         core.enqueue(job)
-        return core.dispatch(now)
+        return [*sends, *core.dispatch(now)]
 
 
 def _amount(submit: Submit, terms: Terms) -> Amount:

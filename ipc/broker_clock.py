@@ -22,10 +22,10 @@ class BrokerClock:
         for session in list(core.sessions.values()):
             if now - session.heard > core.config.client_silence:
                 sends += core.lose_client(session, now)
-        for key, orphan in list(core.orphans.items()):
+        for run, orphan in list(core.orphans.items()):
             if now >= orphan.expires:
-                del core.orphans[key]
-                sends += core.dismiss(orphan.worker, orphan.run.run, orphan.run.id)
+                del core.orphans[run]
+                sends += core.dismiss(orphan.worker, run, orphan.run.id)
         for job in core.unfinished():
             sends += self._tick_job(job, now)
         return sends + core.dispatch(now)

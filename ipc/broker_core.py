@@ -21,7 +21,6 @@ from .broker_records import (
     ClientSession,
     Job,
     Orphan,
-    RequestKey,
     Send,
     SilentObserver,
     WorkerRecord,
@@ -50,7 +49,7 @@ class BrokerCore:
         self.session_of: dict[bytes, ClientSession] = {}
         self.workers: dict[str, WorkerRecord] = {}
         self.worker_of: dict[bytes, WorkerRecord] = {}
-        self.orphans: dict[RequestKey, Orphan] = {}
+        self.orphans: dict[str, Orphan] = {}  # by run
         self.line: BrokerLine[Job] = BrokerLine()
         self.admission = Admission(config.limits)
         self.router = PrefixRouter()
@@ -292,8 +291,8 @@ class BrokerCore:
             self.worker_of.pop(worker.peer, None)
             worker.peer = None
         self.router.forget(worker.name)
-        for key in [key for key, orphan in self.orphans.items() if orphan.worker is worker]:
-            del self.orphans[key]
+        for run in [run for run, orphan in self.orphans.items() if orphan.worker is worker]:
+            del self.orphans[run]
         sends: list[Send] = []
         for job in list(worker.jobs.values()):
             if job.state == "running":

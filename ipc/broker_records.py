@@ -111,6 +111,16 @@ class Job:
         """What makes it one of a kind."""
         return (self.session.tenant, self.session.name, self.submit.id)
 
+    def continues(self, run: RunState) -> bool:
+        """Whether ``run``, from an earlier broker, goes on where this job stands.
+
+        Attempts at one request cut its answer into other chunks, so a client that has some of one
+        attempt can go on with no other, except from token ids.
+        """
+        here = self.outbox.end
+        nothing_new = here == self.submit.received and run.first <= here
+        return nothing_new and self.submit.run in ("", run.run)
+
 
 @dataclass(slots=True, eq=False)
 class Orphan:
@@ -119,6 +129,11 @@ class Orphan:
     worker: WorkerRecord
     run: RunState
     expires: float
+
+    @property
+    def key(self) -> RequestKey:
+        """The request it belongs to."""
+        return (self.run.tenant, self.run.client, self.run.id)
 
 
 class BrokerObserver(Protocol):

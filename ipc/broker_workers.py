@@ -90,7 +90,9 @@ class WorkerDesk:
                 sends += core.lose_run(job, "never got it or forgot it", now)
         for state in hello.runs:
             held = worker.jobs.get(state.run)
-            if held is not None:
+            if held is not None and held.outbox.end < state.first:
+                sends += core.lose_run(held, "forgot a part of it", now)
+            elif held is not None:
                 sends += core.forward_credit(held, resend=True)
                 if held.cancelled:
                     sends.append(_to(worker.peer or b"", Cancel(id=state.id, run=state.run)))
@@ -102,18 +104,17 @@ class WorkerDesk:
         """A worker brings a run that this broker did not give it."""
         core = self._core
         key = (state.tenant, state.client, state.id)
-        known = core.orphans.get(key)
-        if known is not None and known.worker is worker and known.run.run == state.run:
+        if state.run in core.orphans:
             return []  # it said hello twice
-        if state.run.startswith(f"{core.epoch}-") or known is not None:
+        if state.run.startswith(f"{core.epoch}-"):
             return core.dismiss(worker, state.run, state.id)
         session = core.sessions.get(key[:2])
         job = session.jobs.get(state.id) if session is not None else None
         if job is None:
             expires = now + core.config.return_time
-            core.orphans[key] = Orphan(worker, state, expires)
+            core.orphans[state.run] = Orphan(worker, state, expires)
             return []
-        if job.state not in ("held", "queued"):
+        if job.state not in ("held", "queued") or not job.continues(state):
             return core.dismiss(worker, state.run, state.id)
         core.line.discard(job)
         return core.adopt(job, worker, state, now)
@@ -146,7 +147,7 @@ class WorkerDesk:
         core = self._core
         job = worker.jobs.get(message.run)
         if job is None:
-            if not message.run or message.id is None or self._is_orphan(worker, message):
+            if not message.run or message.id is None or message.run in core.orphans:
                 return []
             return core.dismiss(worker, message.run, message.id)
         if job.state == "ended":
@@ -179,12 +180,6 @@ class WorkerDesk:
             return []
         job.asked_again = (job.outbox.end, now)
         return self._core.forward_credit(job, resend=True)
-
-    def _is_orphan(self, worker: WorkerRecord, message: Chunk | Done | Error) -> bool:
-        return any(
-            orphan.worker is worker and orphan.run.run == message.run
-            for orphan in self._core.orphans.values()
-        )
 
     def _chunk(self, job: Job, chunk: Chunk, frames: list[bytes], now: float) -> list[Send]:
         core = self._core

@@ -53,6 +53,7 @@ class _Request:
     submitted: bool = False  # on any connection
     accepted: bool = False
     received: int = 0
+    run: str = ""  # of the last message received
     tokens: int = 0
     consumed: int = 0
     cancelled: bool = False
@@ -163,6 +164,8 @@ class ClientCore:
                 self._stream(request, message, now)
             elif isinstance(message, Done | Error) and message.seq is not None:
                 self._send(Ack(message.id or ""))  # it ended here already
+            elif isinstance(message, Chunk):
+                self._send(Cancel(message.id))  # given up here; the first cancel was lost
 
     def _welcome(self, welcome: Welcome) -> None:
         self.heartbeat = max(welcome.heartbeat, 0.01)
@@ -200,6 +203,7 @@ class ClientCore:
                 self._send_credit(request, resend=True)
             return
         request.received += 1
+        request.run = message.run
         if isinstance(message, Chunk):
             self._chunk(request, message)
         else:
@@ -315,7 +319,13 @@ class ClientCore:
         submit = request.submit
         if request.submitted:
             emitted = b"".join(self._emitted.get(submit.id, ()))
-            submit = replace(submit, again=True, received=request.received, emitted_ids=emitted)
+            submit = replace(
+                submit,
+                again=True,
+                received=request.received,
+                run=request.run,
+                emitted_ids=emitted,
+            )
         first = not request.submitted
         request.submitted = True
         self._send(submit)

@@ -101,6 +101,7 @@ _run_states = items(
             "tenant": _label,
             "client": _name,
             "id": _id,
+            "first": count,
             "seq": count,
             "tokens": count,
             "seed": _seed,
@@ -149,7 +150,7 @@ _FORMS: dict[str, _Form] = {
     "submit": _Form(
         messages.Submit,
         {"id": _id, "kind": _kind},
-        {**_ask_fields, "resume": flag, "again": flag, "received": count},
+        {**_ask_fields, "resume": flag, "again": flag, "received": count, "run": _id},
         _prompt_frames,
         limits.MAX_PROMPT_HEADER_BYTES - limits.RUN_HEADER_BYTES,
     ),

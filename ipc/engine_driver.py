@@ -4,7 +4,7 @@ It lives on the engine's thread, takes commands and returns events; it never see
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,7 @@ class EngineDriver:
 
     def __init__(self, loaded: LoadedEngine) -> None:
         self._engine = loaded.engine
+        self._rows = loaded.rows
         self._make_params: Callable[[Mapping[str, Any]], Any] = loaded.make_params
         self._runs: dict[str, _Progress] = {}
 
@@ -174,23 +175,27 @@ class EngineDriver:
 
     def figures(self) -> EngineFigures:
         """Return the engine's statistics, as far as the wire carries them."""
-        stats = self._engine.stats()
-        pairs: Iterable[tuple[str, Any]]
-        if dataclasses.is_dataclass(stats):
-            pairs = (
-                (field.name, getattr(stats, field.name)) for field in dataclasses.fields(stats)
-            )
-        else:
-            pairs = dict(stats).items()
-        figures: dict[str, Any] = {}
-        for name, value in pairs:
-            if isinstance(value, int | float | str):
-                figures[name] = value
-            elif isinstance(value, list | tuple) and all(isinstance(i, int | float) for i in value):
-                figures[name] = list(value)
+        figures = _plain_figures(self._engine.stats())
+        figures["rows"] = self._rows
+        figures["free_rows"] = max(self._rows - len(self._runs), 0)
         figures["runs"] = len(self._runs)
         figures["paused_runs"] = sum(progress.paused for progress in self._runs.values())
         return EngineFigures(figures)
+
+
+def _plain_figures(stats: Any) -> dict[str, Any]:
+    """Flatten a dataclass or mapping of numbers, and of more such, into one map."""
+    if dataclasses.is_dataclass(stats):
+        stats = {field.name: getattr(stats, field.name) for field in dataclasses.fields(stats)}
+    figures: dict[str, Any] = {}
+    for name, value in stats.items():
+        if dataclasses.is_dataclass(value) or isinstance(value, Mapping):
+            figures |= _plain_figures(value)
+        elif isinstance(value, int | float | str):
+            figures[name] = value
+        elif isinstance(value, list | tuple) and all(isinstance(i, int | float) for i in value):
+            figures[name] = list(value)
+    return figures
 
 
 def _prompt(run: Run) -> str | tuple[int, ...] | list[dict[str, str]]:

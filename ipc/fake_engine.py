@@ -126,6 +126,7 @@ class FakeEngine:
     samples: dict[tuple[str, int], _Sample] = field(default_factory=dict)
     num_steps: int = 0
     num_rows: int = 0
+    num_tokens: int = 0
 
     @property
     def has_work(self) -> bool:
@@ -178,6 +179,7 @@ class FakeEngine:
             count = min(self.options.tokens, max_tokens - sample.produced)
             tokens = fake_tokens(sample.prompt, sample.seed, sample.index, sample.produced, count)
             sample.produced += count
+            self.num_tokens += count
             if b"!fail" in sample.prompt and sample.produced >= FAULT_AFTER:
                 reason, error = "error", "the prompt asks to fail"
             elif sample.produced >= max_tokens:
@@ -223,8 +225,8 @@ class FakeEngine:
     def stats(self) -> Mapping[str, Any]:
         """Return a few figures."""
         return {
-            "running": len(self.samples),
-            "free_rows": max(self.options.rows - len(self.samples), 0),
+            "num_running": len(self.samples),
+            "generated_tokens": self.num_tokens,
             "mean_batch_width": self.num_rows / max(self.num_steps, 1),
         }
 
@@ -236,4 +238,4 @@ def load_fake(model: str) -> LoadedEngine:
     """Return a fake engine for a model named ``fake`` or ``fake:OPTIONS``."""
     options = FakeOptions.parse(model)
     capacity = options.capacity or 2 * options.rows
-    return LoadedEngine(FakeEngine(options), dict, (options.name,), capacity)
+    return LoadedEngine(FakeEngine(options), dict, (options.name,), options.rows, capacity)

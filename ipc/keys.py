@@ -7,6 +7,7 @@ connect, and is the tenant NAME.
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,12 +56,14 @@ def new_key(name: str, directory: Path) -> tuple[Path, Path]:
         ),
         0o600,
     )
-    _write(
-        public_file,
-        _FORM.format(kind="public", warning="#   Give it.", public=public.decode(), secret=""),
-        0o644,
-    )
-    return public_file, secret_file
+    return write_public(public, public_file), secret_file
+
+
+def write_public(public: bytes, path: Path) -> Path:
+    """Write a public key file; return its path."""
+    text = _FORM.format(kind="public", warning="#   Give it.", public=public.decode(), secret="")
+    _write(path, text, 0o644)
+    return path
 
 
 def _write(path: Path, text: str, mode: int) -> None:
@@ -99,16 +102,20 @@ def _load(path: Path) -> tuple[bytes, bytes | None]:
 
 @dataclass(slots=True)
 class AllowList:
-    """The public keys in one directory, and their names. Read again when the directory changes."""
+    """The public keys in one directory, and their names. Read again when the directory changes.
+
+    ``extra`` are keys that are allowed besides.
+    """
 
     directory: Path
+    extra: Mapping[bytes, str] = field(default_factory=dict)
     _names: dict[bytes, str] = field(default_factory=dict)
     _version: tuple[int, ...] = ()
 
     def name_of(self, public: bytes) -> str | None:
         """Return the name under which a public key (Z85) is filed, or None."""
         self._refresh()
-        return self._names.get(public)
+        return self._names.get(public) or self.extra.get(public)
 
     def names(self) -> list[str]:
         """Return all names."""

@@ -1,7 +1,7 @@
 """The messages of the wire, as docs/protocol.md describes them. Data only.
 
 Attachment frames are ``bytes`` of raw little-endian uint32 token ids; ``ipc.token_ids`` converts.
-``run`` is empty between client and broker.
+Between client and broker ``run`` may be empty.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ class RunState:
     tenant: str
     client: str
     id: str
+    first: int  # the oldest message it keeps
     seq: int  # the next sequence number it will use
     tokens: int
     seed: int
@@ -68,6 +69,7 @@ class Submit:
     resume: bool = False
     again: bool = False
     received: int = 0
+    run: str = ""  # with again: of the last message received
     prompt_ids: bytes = b""
     emitted_ids: bytes = b""
 

@@ -35,6 +35,10 @@ class Outbox:
         self.unsent = self.end
         return taken
 
+    def newest(self) -> list[bytes] | None:
+        """Return the message made last, if it is still kept. It does not count as sent."""
+        return self._messages[-1] if self._messages else None
+
     def acknowledge(self, received: int) -> None:
         """Forget every message below ``received``. What was never made cannot have arrived."""
         while self.first < min(received, self.end):
@@ -43,6 +47,8 @@ class Outbox:
         self.unsent = max(self.unsent, self.first)
 
     def rewind(self, received: int) -> None:
-        """Send again from ``received`` on, as far back as messages are kept."""
-        self.acknowledge(received)
-        self.unsent = self.first
+        """Send again from ``received`` on, as far back as messages are kept; forget nothing.
+
+        What one hop has received, the next one may have lost.
+        """
+        self.unsent = max(self.first, min(received, self.end))

@@ -46,7 +46,14 @@ class RunStream:
     def state(self) -> RunState:
         """Return what a hello says of this run. Pending gains have no sequence number yet."""
         return RunState(
-            self.run, self.tenant, self.client, self.id, self.outbox.end, self._position, self.seed
+            run=self.run,
+            tenant=self.tenant,
+            client=self.client,
+            id=self.id,
+            first=self.outbox.first,
+            seq=self.outbox.end,
+            tokens=self._position,
+            seed=self.seed,
         )
 
     def add(self, delta: DeltaLike) -> None:

@@ -122,6 +122,7 @@ class LoadedEngine:
     engine: ServedEngine
     make_params: Callable[[Mapping[str, Any]], Any]
     models: tuple[str, ...]
+    rows: int  # sequences it decodes at a time
     capacity: int  # requests it wants to hold at once, running and waiting
 
 

@@ -17,7 +17,7 @@ def broker_stats(core: BrokerCore, now: float) -> Mapping[str, Any]:
         "clients": len(core.sessions),
         "workers": len(core.workers),
         "draining": core.draining_until is not None,
-        "requests": core.admission.used["requests"],
+        "requests_admitted": core.admission.used["requests"],
         "tokens_admitted": core.admission.used["tokens"],
         "bytes_admitted": core.admission.used["bytes"],
         "orphans": len(core.orphans),

@@ -19,7 +19,10 @@ from typing import Protocol, cast
 
 from .command_error import CommandError
 
-COMMANDS: tuple[str, ...] = ("batch", "generate", "demo")
+COMMANDS: tuple[str, ...] = (
+    *("batch", "generate", "demo", "inspect"),
+    *("serve", "broker", "worker", "ask", "keys", "top"),
+)
 """Modules of this package, one a command, in the order of the overview."""
 
 
