@@ -1,6 +1,6 @@
 """Which BLAS multiplies fastest behind MLX on this CPU, and whose rows ignore the batch.
 
-    python -m benchmarks.blas [--library PATH ...] [--busy N] [--repeats N]
+    python -m benchmarks.blas [--library PATH ...] [--busy N] [--outputs N ...] [--repeats N]
 
 Compares whatever is installed (the wheels' reference BLAS, scipy-openblas32, mkl, the system's),
 one process a library and thread count, asked in turns so that a noisy moment hits them all. Prints
@@ -126,8 +126,8 @@ def installed_mebibytes(distribution: str) -> float | None:
     return sum(os.path.getsize(path) for path in paths if os.path.isfile(path)) / 2**20
 
 
-def compare(contenders: list[Contender], repeats: int) -> None:
-    for shape in SHAPES:
+def compare(contenders: list[Contender], shapes: list[tuple[int, int]], repeats: int) -> None:
+    for shape in shapes:
         for rows in ROWS:
             for order in ("xw", "wx"):
                 size = shape[0] * shape[1] * rows
@@ -162,6 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", action="append", default=[], help="path of a further BLAS")
     parser.add_argument("--busy", type=int, default=0, help="cores kept busy by other programs")
+    parser.add_argument("--outputs", type=int, nargs="*", help="time only weights of these outputs")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -184,7 +185,8 @@ def main() -> None:
                     print(json.dumps({"benchmark": "blas", **info}), flush=True)
         report_independence(contenders)
         stack.enter_context(spinning(options.busy))
-        compare(contenders, options.repeats)
+        shapes = [shape for shape in SHAPES if not options.outputs or shape[0] in options.outputs]
+        compare(contenders, shapes, options.repeats)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from .renamed import cache_folder
 from .settings import Settings
 
-# OpenBLAS first: BLIS falls behind it from about 16 rows on.
+# OpenBLAS first: the usual one. BLIS is faster for few rows and slower at 32 (docs/blas.md).
 _SYSTEM_NAMES = ("libopenblas.so.0", "libopenblasp.so.0", "libblis.so.4", "libblis.so")
 
 
