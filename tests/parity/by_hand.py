@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from engine.attention.paged import bind_to_pages
 from engine.batch import Batch, Window
 from engine.build import build_parts
 from engine.executor import Executor, Wanted
@@ -53,8 +54,10 @@ class ByHand:
     @classmethod
     def drafting(cls, model: Any, num_rows: int, max_drafts: int) -> "ByHand":
         """Rows over a model whose windows may hold drafts, in the loop form."""
+        specs = inspect_layers(model)
+        bind_to_pages(model)
         store = build_store(
-            inspect_layers(model),
+            specs,
             num_blocks=1 + num_rows * MOST_BLOCKS,
             block_size=BLOCK_SIZE,
             num_slots=1 + num_rows + NUM_SPARE_SLOTS,

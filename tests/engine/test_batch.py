@@ -1,0 +1,95 @@
+"""Rows as arrays: spans that gather little for nothing, places, and what each query may see."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.batch import MAX_GATHER_OVERHEAD, Batch, Window
+from scheduler.round import Row
+
+BLOCK_SIZE = 4
+NUM_BLOCKS = 1000
+HEADS = 2
+
+
+def windows_of(starts_and_lengths: list[tuple[int, int]]) -> list[Window]:
+    """Rows over blocks of their own, numbered one after the other."""
+    windows, next_block = [], 1
+    for number, (start, length) in enumerate(starts_and_lengths):
+        used = -(-(start + length) // BLOCK_SIZE)
+        blocks = tuple(range(next_block, next_block + used))
+        next_block += used
+        windows.append(Window(Row(number, tuple(range(1, 1 + length)), start, blocks)))
+    return windows
+
+
+rows = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 9)), min_size=1, max_size=12)
+
+
+@given(rows)
+def test_spans_cover_all_rows_and_gather_little_more_than_they_hold(
+    plan: list[tuple[int, int]],
+) -> None:
+    batch = Batch(windows_of(plan), BLOCK_SIZE)
+    used = [-(-int(end) // BLOCK_SIZE) for end in batch.starts + batch.lengths]
+
+    covered = [row for span in batch.spans for row in range(span.first, span.last)]
+    assert covered == list(range(len(plan)))
+    for span in batch.spans:
+        held = used[span.first : span.last]
+        assert span.num_blocks == max(held)
+        assert span.num_blocks * len(held) <= MAX_GATHER_OVERHEAD * sum(held)
+
+
+@given(rows)
+def test_every_token_goes_to_its_place_and_padding_to_scratch(plan: list[tuple[int, int]]) -> None:
+    batch = Batch(windows_of(plan), BLOCK_SIZE)
+    places = np.array(batch.places(HEADS, NUM_BLOCKS))
+
+    assert places.shape == (len(plan), HEADS, batch.width)
+    for row, window in enumerate(batch.windows):
+        for time in range(batch.width):
+            position = window.row.start + time
+            is_padding = time >= window.length
+            block = 0 if is_padding else window.row.blocks[position // BLOCK_SIZE]
+            for head in range(HEADS):
+                expected = (head * NUM_BLOCKS + block) * BLOCK_SIZE + position % BLOCK_SIZE
+                assert places[row, head, time] == expected
+
+
+@pytest.mark.parametrize("window_size", [None, 5])
+@given(plan=rows)
+def test_a_query_sees_its_own_rows_past_and_nothing_else(
+    window_size: int | None, plan: list[tuple[int, int]]
+) -> None:
+    batch = Batch(windows_of(plan), BLOCK_SIZE)
+    for span in batch.spans:
+        seen = np.array(batch.mask(span, window_size))
+        assert seen.shape == (
+            span.last - span.first,
+            1,
+            batch.width,
+            span.num_blocks * BLOCK_SIZE,
+        )
+        for row in range(span.first, span.last):
+            for time in range(int(batch.lengths[row])):
+                position = int(batch.starts[row]) + time
+                first = 0 if window_size is None else max(0, position - window_size + 1)
+                visible = np.flatnonzero(seen[row - span.first, 0, time])
+                assert visible.tolist() == list(range(first, position + 1))
+
+
+def test_a_long_row_beside_short_ones_does_not_make_them_gather_as_much() -> None:
+    batch = Batch(windows_of([(3, 1), (400, 1), (7, 1), (2, 1)]), BLOCK_SIZE)
+
+    gathered = sum(span.num_blocks * (span.last - span.first) for span in batch.spans)
+    assert gathered <= MAX_GATHER_OVERHEAD * (101 + 1 + 2 + 1)
+
+
+def test_drafts_belong_to_the_window_and_to_the_blocks_it_uses() -> None:
+    row = Row(1, (7,), 3, (5, 6), num_drafts=2)
+    batch = Batch([Window(row, (8, 9))], BLOCK_SIZE)
+
+    assert np.array(batch.tokens()).tolist() == [[7, 8, 9]]
+    assert np.array(batch.places(1, NUM_BLOCKS)).tolist() == [[[23, 24, 25]]]

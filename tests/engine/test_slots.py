@@ -1,0 +1,74 @@
+"""Slots: rows are written to their own slot alone, copies are whole, no write copies the pool."""
+
+import mlx.core as mx
+import pytest
+
+from engine.slots import SlotArray, Slots
+
+LAYOUT = {
+    "state": SlotArray((2, 3), mx.float32),
+    "records": SlotArray((4, 2), mx.float32),
+}
+
+
+def test_each_row_goes_to_its_slot_and_is_read_back_from_it() -> None:
+    slots = Slots(LAYOUT, 5)
+    rows = mx.arange(12, dtype=mx.float32).reshape(2, 2, 3)
+    mx.eval(rows)
+    slots.write("state", [3, 1], rows)
+    mx.eval(slots.arrays)
+
+    assert mx.array_equal(slots.read("state", mx.array([1, 3])), rows[::-1])
+    assert not mx.any(slots.read("state", mx.array([0, 2, 4])))
+
+
+def test_a_shorter_record_leaves_what_lies_after_it() -> None:
+    slots = Slots(LAYOUT, 3)
+    whole, short = mx.full((1, 4, 2), 7.0), mx.zeros((1, 1, 2))
+    mx.eval(whole, short)
+    slots.write("records", [2], whole)
+    mx.eval(slots.arrays)
+    slots.write("records", [2], short)
+    mx.eval(slots.arrays)
+
+    assert slots.read("records", mx.array([2]))[0, :, 0].tolist() == [0, 7, 7, 7]
+
+
+def test_a_copy_takes_every_array_and_is_its_own_from_then_on() -> None:
+    slots = Slots(LAYOUT, 4)
+    for name, kept in LAYOUT.items():
+        rows = mx.random.normal((1, *kept.shape), key=mx.random.key(1))
+        mx.eval(rows)
+        slots.write(name, [1], rows)
+    mx.eval(slots.arrays)
+    slots.copy(1, 3)
+    mx.eval(slots.arrays)
+    original = {name: mx.array(slots.read(name, mx.array([1]))) for name in LAYOUT}
+    zeros = mx.zeros((1, 2, 3))
+    mx.eval(list(original.values()), zeros)
+    slots.write("state", [1], zeros)
+    mx.eval(slots.arrays)
+
+    for name in LAYOUT:
+        assert mx.array_equal(slots.read(name, mx.array([3])), original[name])
+    assert mx.array_equal(slots.read("state", mx.array([1])), zeros)
+
+
+@pytest.mark.parametrize("event", ["write", "copy"])
+def test_nothing_copies_the_pool(event: str) -> None:
+    slots = Slots({"state": SlotArray((16, 64, 64), mx.float32)}, 256)  # 64 MiB
+    mx.eval(slots.arrays)
+    pool_bytes = sum(array.nbytes for array in slots.arrays)
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    if event == "write":
+        rows = slots.read("state", mx.array([3, 5])) + 1
+        mx.eval(rows)
+        slots.write("state", [3, 5], rows)
+        mx.eval(slots.arrays)
+    else:
+        slots.copy(3, 200)
+        mx.eval(slots.arrays)
+
+    assert mx.get_peak_memory() - before < pool_bytes / 8
