@@ -18,9 +18,8 @@ from .answer import Answer, Delta, Usage
 from .build import Parts, build
 from .detokenizer import Detokenizer
 from .errors import RequestError
-from .executor import Wanted
+from .output import Output
 from .run import Run
-from .sampling import pick
 from .sampling_params import SamplingParams
 from .statistics import EngineStats, StepCounter
 from .submission import Prompt, Submitter
@@ -38,6 +37,7 @@ class Engine:
         self._submitter = Submitter(parts.loaded)
         self._clock = clock
         self._runs: dict[int, Run] = {}
+        self._output = Output(self._runs)
         self._ids: dict[str, tuple[int, ...]] = {}
         self._next_number = 0
         self._counter = StepCounter()
@@ -193,7 +193,7 @@ class Engine:
         for row in round_.rows:
             self._runs[row.seq_id].begin_round()
         try:
-            verdicts = self.parts.executor.run(round_, self._pick, self._choose)
+            verdicts = self.parts.executor.run(round_, self._output.pick, self._output.choose)
         except Exception:
             logger.exception("a round of %d rows failed and is undone", len(round_.rows))
             return self.scheduler.fail()
@@ -203,28 +203,6 @@ class Engine:
         if isinstance(self._policy, AdaptiveDepth):
             self._policy.observe_round(round_, verdicts, seconds)
         return self.scheduler.commit(verdicts)
-
-    def _pick(self, wanted: Sequence[Wanted], logits: mx.array) -> list[int]:
-        draws = [
-            self._runs[want.window.row.seq_id].source.draw(want.window.drafts[: want.num_ahead])
-            for want in wanted
-        ]
-        picks = pick(draws, logits)
-        mx.eval(picks.arrays)
-        for want, entry in zip(wanted, picks.logprobs(), strict=True):
-            if entry is not None:
-                self._runs[want.window.row.seq_id].logprobs.append(entry)
-        return picks.token_ids()
-
-    def _choose(
-        self, seq_ids: Sequence[int], drafts: Sequence[tuple[int, ...]], logits: mx.array
-    ) -> mx.array:
-        """Pick drafts with the noise that the target will pick with; see drafting.drafter."""
-        draws = [
-            self._runs[seq_id].source.draw(said)
-            for seq_id, said in zip(seq_ids, drafts, strict=True)
-        ]
-        return pick(draws, logits, logprobs=False).tokens
 
     def _delta(self, commit: Commit) -> Delta | None:
         if not commit.tokens and commit.finish is None:

@@ -132,7 +132,7 @@ def check_exact(probe: Probe, dtype: mx.Dtype, blas: str) -> None:
                 raise ModelError(
                     f"exact=True cannot hold here: with {blas}, logits of a prompt alone {how} "
                     f"differ by {difference:.3g} from those in a batch. On a CPU the reference "
-                    "BLAS is exact: set OCTAVO_BLAS=reference before starting"
+                    "BLAS is exact, and so is OCTAVO_BLAS=exact, a fast one: set it before starting"
                 )
 
 

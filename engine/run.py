@@ -1,6 +1,7 @@
 """One sample of one request while it runs: what the engine keeps beside the scheduler."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler.request import Request
@@ -8,8 +9,9 @@ from scheduler.round import Commit, Verdict
 from scheduler.stopping import cut
 
 from .answer import Delta, TokenLogprob, Usage
+from .constraint import ConstraintError, Mask, Matcher
 from .detokenizer import Detokenizer
-from .draw import DrawSource
+from .draw import Draw, DrawSource
 from .sampling_params import SamplingParams
 from .submission import Submission
 from .text import TextStream
@@ -27,6 +29,8 @@ class Run:
     seed: int
     source: DrawSource
     text: TextStream
+    matcher: Matcher | None = None  # stands after the committed tokens
+    failure: str = ""  # why the round's pick cannot be kept
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of the round in flight
     said: str = ""  # likewise
 
@@ -42,14 +46,35 @@ class Run:
             min_tokens=params.min_tokens,
             num_generated=len(request.emitted),
         )
-        return cls(request, index, params, ready.seed, source, text)
+        matcher = None if ready.matcher is None else ready.matcher.fork()
+        return cls(request, index, params, ready.seed, source, text, matcher)
 
     def begin_round(self) -> None:
         """Forget what a round that failed left behind."""
-        self.logprobs, self.said = [], ""
+        self.logprobs, self.said, self.failure = [], "", ""
+
+    def draws(self, drafts: Sequence[int]) -> list[Draw]:
+        """Return the draws before each of ``drafts`` and after the last."""
+        masks: list[Mask | None] = [None] * (len(drafts) + 1)
+        if self.matcher is not None:
+            try:
+                masks = self.matcher.masks(drafts)
+            except ConstraintError as error:
+                self.give_up(str(error))
+        return [self.source.draw(drafts[:ahead], mask=mask) for ahead, mask in enumerate(masks)]
+
+    def draw(self, drafts: Sequence[int]) -> Draw:
+        """Return the draw of the token after ``drafts``."""
+        return self.draws(drafts)[-1] if self.matcher is not None else self.source.draw(drafts)
+
+    def give_up(self, reason: str) -> None:
+        """End the request with an error when its round is read."""
+        self.failure = reason
 
     def read(self, verdict: Verdict) -> Verdict:
         """Say what the sequence will keep of ``verdict``, shortened where a stop string ends it."""
+        if self.failure:
+            return replace(verdict, tokens=(), finish="error")
         if not verdict.tokens:
             return verdict
         kept, finish = cut(self.request, self.source.num_generated, verdict.tokens)
@@ -64,12 +89,14 @@ class Run:
     def delta(self, commit: Commit, usage: Usage | None) -> Delta:
         """Return what the client gets for ``commit``."""
         self.source.commit(commit.tokens)
+        if self.matcher is not None:
+            self.matcher.advance(commit.tokens)
         if commit.finish is not None and not commit.tokens and commit.finish != "error":
             self.said = self.text.feed((), commit.finish).text
         logprobs = None
         if self.params.logprobs is not None:
             logprobs = tuple(self.logprobs[: len(commit.tokens)])
-        failed = "the request failed; the log of the engine says why"
+        failed = self.failure or "the request failed; the log of the engine says why"
         return Delta(
             request_id=self.request.request_id,
             index=self.index,

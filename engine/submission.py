@@ -7,6 +7,7 @@ from typing import Any
 
 from scheduler.request import Request
 
+from .constraint import ConstraintCompiler, Matcher
 from .draw import Settings
 from .errors import RequestError
 from .loading import LoadedModel
@@ -25,6 +26,7 @@ class Submission:
     params: SamplingParams
     settings: Settings
     seed: int
+    matcher: Matcher | None  # of a constraint, at its start
 
 
 class Submitter:
@@ -32,6 +34,7 @@ class Submitter:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.loaded = loaded
+        self._constraints = ConstraintCompiler(loaded.tokenizer, loaded.vocab_size, loaded.eos_ids)
 
     def prepare(
         self,
@@ -67,8 +70,11 @@ class Submitter:
             deadline=None if resolved.deadline is None else now + resolved.deadline,
             read_cache=resolved.prompt_logprobs is None,
         )
+        matcher = self._constraints.compile(resolved)
+        if matcher is not None and matcher.try_advance(emitted) < len(emitted):
+            raise RequestError("the constraint refuses the emitted tokens")
         seed = secrets.randbits(63) if resolved.seed is None else resolved.seed
-        return Submission(request, resolved, settings, seed)
+        return Submission(request, resolved, settings, seed, matcher)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a text, of chat messages, or of ids as they are."""

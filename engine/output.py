@@ -1,0 +1,44 @@
+"""Turns a round's logits into tokens: what the target says, and what a drafter proposes."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+import mlx.core as mx
+
+from .draw import Draw
+from .executor import Wanted
+from .run import Run
+from .sampling import pick
+
+
+class Output:
+    """The picks of all running sequences, each by its own settings."""
+
+    def __init__(self, runs: Mapping[int, Run]) -> None:
+        self._runs = runs
+
+    def pick(self, wanted: Sequence[Wanted], logits: mx.array) -> list[int]:
+        """Pick a token for each wanted position from ``logits``, (positions, vocabulary)."""
+        draws: list[Draw] = []
+        for window, _ in groupby(wanted, key=lambda want: want.window):
+            draws += self._runs[window.row.seq_id].draws(window.drafts)
+        picks = pick(draws, logits)
+        mx.eval(picks.arrays)
+        for want, entry in zip(wanted, picks.logprobs(), strict=True):
+            if entry is not None:
+                self._runs[want.window.row.seq_id].logprobs.append(entry)
+        for number in picks.impossible():
+            if wanted[number].num_ahead == 0:
+                self._runs[wanted[number].window.row.seq_id].give_up(
+                    "no token of the vocabulary satisfies the constraint here"
+                )
+        return picks.token_ids()
+
+    def choose(
+        self, seq_ids: Sequence[int], drafts: Sequence[tuple[int, ...]], logits: mx.array
+    ) -> mx.array:
+        """Pick drafts with the noise that the target will pick with; see drafting.drafter."""
+        draws = [
+            self._runs[seq_id].draw(said) for seq_id, said in zip(seq_ids, drafts, strict=True)
+        ]
+        return pick(draws, logits, logprobs=False).tokens
