@@ -16,12 +16,14 @@ from .sequence import Sequence
 def boundaries_to_capture(ledger: Ledger, sequence: Sequence, row: Row) -> list[int]:
     """Positions in ascending order; empty where there is nothing to keep."""
     position, certain_end = row.start - row.fold, row.start + len(row.tokens)
+    positions: list[int] = []
     if sequence.capture_points:
-        return sorted(at for at in sequence.capture_points if position <= at <= certain_end)
-    if len(row.tokens) > 1 or not row.start:
-        return []
-    boundary = certain_end - certain_end % ledger.config.block_size
-    return [boundary] if boundary > position else []
+        positions = sorted(at for at in sequence.capture_points if position <= at <= certain_end)
+    if len(row.tokens) == 1 and row.start:
+        boundary = certain_end - certain_end % ledger.config.block_size
+        if boundary > position and boundary not in positions:
+            positions.append(boundary)
+    return positions
 
 
 def take_captures(
@@ -60,7 +62,6 @@ def keep_captures(ledger: Ledger, sequence: Sequence, row: Row) -> None:
     decoding = row.start >= sequence.num_prompt
     for capture in row.captures:
         depth = capture.position // ledger.config.block_size
-        sequence.capture_points.discard(capture.position)
         if depth <= len(sequence.nodes) and sequence.nodes[depth - 1].checkpoint is None:
             node = sequence.nodes[depth - 1]
             index.attach(node, capture.slot, rolling=decoding)

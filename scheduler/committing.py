@@ -61,6 +61,9 @@ def _keep(ledger: Ledger, row: Row, verdict: Verdict) -> Commit:
             index_blocks(ledger, ledger.index, sequence)
         if row.captures:
             keep_captures(ledger, sequence, row)
+        if sequence.capture_points:
+            later = (at for at in sequence.capture_points if at > certain_end)
+            sequence.capture_points = set(later)
         if sequence.claimed and sequence.num_pending == 1:
             ledger.drop_claims(sequence)
     if finish is not None:

@@ -10,11 +10,11 @@ from scheduler.scheduler import RequestTooLarge, SchedulerConfig
 
 def any_config(choose: random.Random) -> SchedulerConfig:
     """A small configuration, mostly too small for what it is asked."""
-    uses_slots = choose.random() < 0.6
+    uses_slots = choose.random() < 0.75
     max_rows = choose.randint(1, 6)
-    num_slots = choose.choice([2, 3, max_rows + 1, max_rows + 4, max_rows + 12])
+    num_slots = choose.choice([2, 3, *(max_rows + more for more in (1, 4, 12, 20, 20))])
     return SchedulerConfig(
-        num_blocks=choose.choice([6, 10, 16, 30, 60]),
+        num_blocks=choose.choice([6, 10, 16, 30, 60, 120]),
         block_size=choose.choice([1, 2, 4, 4, 8]),
         max_rows=max_rows,
         num_slots=max(2, num_slots) if uses_slots else 0,
@@ -22,7 +22,7 @@ def any_config(choose: random.Random) -> SchedulerConfig:
         prompt_tokens_per_round=choose.choice([8, 16, 64]),
         tokens_per_round=choose.choice([None, None, 8, 20]),
         prefix_cache=choose.random() < 0.85,
-        max_checkpoints=choose.choice([None, None, 1, 3, 100]),
+        max_checkpoints=choose.choice([None, None, None, 1, 3, 100]),
         max_preemptions=choose.choice([0, 1, 2]),
         max_wait_rounds=choose.choice([3, 20, 256]),
     )
@@ -37,13 +37,15 @@ class Walk:
     num_events: int = 0
     texts: list[list[int]] = field(default_factory=list)
 
+    EVENTS = ("cancel", "pause", "resume", "resume", "fork", "preempt", "evict", "clear")
+
     def __post_init__(self) -> None:
         self.choose = random.Random(self.seed)
         self.begin()
 
     def begin(self) -> None:
         choose = self.choose
-        quality = choose.choice([0.0, 0.5, 0.8, 1.0])
+        quality = choose.choice([0.0, 0.6, 0.9, 1.0])
         config = any_config(choose)
         self.world = World(config, choose.randrange(1 << 30), quality, self.verify)
         self.texts = [[choose.randrange(29) for _ in range(40)] for _ in range(3)]
@@ -58,16 +60,16 @@ class Walk:
         choose, world = self.choose, self.world
         world.now += choose.random()
         draw = choose.random()
-        if world.in_flight is not None and draw < 0.7:
+        if world.in_flight is not None and draw < 0.75:
             self.land()
-        elif draw < 0.45 and world.in_flight is None:
-            world.policy.num_drafts = choose.choice([0, 0, 1, 3, 6])
+        elif draw < 0.65 and world.in_flight is None:
+            world.policy.num_drafts = choose.choice([0, 1, 3, 6])
             world.plan()
-        elif draw < 0.75:
+        elif draw < 0.85:
             if len(self.live()) < 14:
                 self.submit()
         elif self.live():
-            self.disturb(choose.choice(self.live()))
+            self.disturb(choose.choice(self.live()), choose.choice(self.EVENTS))
 
     def submit(self) -> None:
         choose, world = self.choose, self.world
@@ -87,11 +89,11 @@ class Walk:
             "salt": choose.choice(["", "", "secret"]),
             "deadline": world.now + choose.random() * 60 if choose.random() < 0.15 else None,
             "read_cache": choose.random() < 0.9,
-            "eos_ids": frozenset({3}) if choose.random() < 0.5 else frozenset(),
+            "eos_ids": frozenset({3}) if choose.random() < 0.3 else frozenset(),
             "min_tokens": choose.choice([0, 0, 3]),
         }
         try:
-            world.submit(prompt, choose.randint(3, 14), **fields)
+            world.submit(prompt, choose.randint(3, 24), **fields)
         except RequestTooLarge:
             world.submit(prompt[:1], 3, salt=fields["salt"])
 
@@ -100,18 +102,15 @@ class Walk:
         draw = choose.random()
         assert world.in_flight is not None
         ids = [row.seq_id for row in world.in_flight.rows]
-        if draw < 0.04:
+        if draw < 0.02:
             world.fail()
-        elif draw < 0.07:
+        elif draw < 0.04:
             world.fail([choose.choice(ids)])
         else:
             world.land()
 
-    def disturb(self, seq_id: int) -> None:
+    def disturb(self, seq_id: int, event: str) -> None:
         choose, world = self.choose, self.world
-        event = choose.choice(
-            ["cancel", "pause", "resume", "resume", "fork", "preempt", "evict", "clear"]
-        )
         flying = world.scheduler.sequences[seq_id].in_flight
         if event == "cancel":
             world.cancel(seq_id)
