@@ -1,11 +1,13 @@
-"""Rows that cannot run as they are: windows cut in pieces, and batches divided.
+"""Rows that cannot run as they are: windows cut in pieces, run again, and batches divided.
 
-Only layers of the generic method need either; what they run, and in which order, decides nothing
-about the result.
+Only layers of the generic method need any of this: they see their state before and after a window
+and nowhere else. What they run, and in which order, decides nothing about the result.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+
+from scheduler.round import Row
 
 from .batch import Window
 
@@ -34,6 +36,23 @@ def of_one_length(windows: Sequence[Window]) -> list[list[Window]]:
     for window in windows:
         groups.setdefault((window.length, window.row.start == 0), []).append(window)
     return list(groups.values())
+
+
+def num_drafts_that_can_be_kept(row: Row, block_size: int) -> int:
+    """How many drafts leave a state to be captured at every block boundary, if it is wanted there.
+
+    An accepted run that jumps over a boundary, or starts at one that is captured, hides it.
+    """
+    if any(capture.position == row.certain_end for capture in row.captures):
+        return 0
+    to_boundary = block_size - row.certain_end % block_size
+    return min(row.num_drafts, to_boundary)
+
+
+def kept_part(window: Window, num_kept: int) -> Window:
+    """The first ``num_kept`` tokens of ``window``, all of them certain now; it samples nothing."""
+    tokens = (window.row.tokens + window.drafts)[:num_kept]
+    return Window(replace(window.row, tokens=tokens, num_drafts=0, samples=False, captures=()))
 
 
 def _pieces(window: Window) -> list[Window]:

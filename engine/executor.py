@@ -5,7 +5,7 @@ its longest window. Each batch is evaluated, then stored, before the next one be
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from scheduler.round import Round, Row, Verdict
 
 from .batch import Batch, Window
+from .certain_run import run_certain
 from .drafting.drafter import Choose, Drafter
 from .forward import Forward
 from .store import Store
@@ -60,8 +61,13 @@ class Executor:
         return [verdicts[row.seq_id] for row in round_.rows]
 
     def _propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
-        drafting = [row for row in rows if row.num_drafts]
-        if self.drafter is None or not drafting:
+        if self.drafter is None:
+            return {}
+        sizes = [self.store.num_drafts(row, self.block_size) for row in rows]
+        drafting = [
+            replace(row, num_drafts=size) for row, size in zip(rows, sizes, strict=True) if size
+        ]
+        if not drafting:
             return {}
         return self.drafter.propose(drafting, choose)
 
@@ -77,14 +83,16 @@ class Executor:
             tokens = pick(wanted, logits)
         else:
             mx.eval(hidden, self.store.pending(caches))
-        self.store.store(view, caches)
         verdicts = _judge(batch, wanted, tokens)
+        view.kept = [
+            len(window.row.tokens) + verdict.num_accepted
+            for window, verdict in zip(batch.windows, verdicts, strict=True)
+        ]
+        self.store.store(view, caches)
+        again = self.store.to_run_again(batch.windows, view.kept)
+        run_certain(self.forward, self.store, again, self.block_size)
         if self.drafter is not None:
-            kept = [
-                len(window.row.tokens) + verdict.num_accepted
-                for window, verdict in zip(batch.windows, verdicts, strict=True)
-            ]
-            self.drafter.follow(view, hidden, kept)
+            self.drafter.follow(view, hidden, view.kept)
         return verdicts
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
-from scheduler.round import BlockCopy, SlotCopy
+from scheduler.round import BlockCopy, Row, SlotCopy
 
 from .attention.layer import AttentionLayer
 from .batch import Window
-from .division import cut_at_captures, of_one_length
+from .division import cut_at_captures, kept_part, num_drafts_that_can_be_kept, of_one_length
 from .group_layer import GroupLayer
 from .layers import Layer
 from .recurrence.arrays_layer import ArraysLayer
@@ -40,7 +40,8 @@ class Store:
     def __init__(self, layers: list[Layer], method: Method, *, cuts: bool = False) -> None:
         self.layers = layers
         self.method = method
-        self.cuts = cuts  # windows where a state is to be captured
+        # states are seen only before and after windows: cut them, and run accepted parts again
+        self.cuts = cuts
 
     def divide(self, windows: Sequence[Window]) -> list[list[Window]]:
         """Return ``windows``, or the pieces of them, in groups to run one after the other."""
@@ -48,6 +49,17 @@ class Store:
         if self.method.pads:
             return stages
         return [group for stage in stages for group in of_one_length(stage)]
+
+    def num_drafts(self, row: Row, block_size: int) -> int:
+        """How many of the drafts that ``row`` may carry its layers can take."""
+        return num_drafts_that_can_be_kept(row, block_size) if self.cuts else row.num_drafts
+
+    def to_run_again(self, windows: Sequence[Window], kept: Sequence[int]) -> list[Window]:
+        """The committed parts of windows that must run again, for their states were not seen."""
+        if not self.cuts:
+            return []
+        pairs = zip(windows, kept, strict=True)
+        return [kept_part(window, count) for window, count in pairs if count < window.length]
 
     def open(self, view: BatchView) -> list[Any]:
         """Return the ``cache`` of every layer for one batch."""

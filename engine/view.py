@@ -18,6 +18,8 @@ class BatchView:
         self.index = BatchIndex(batch)
         rows = [window.row for window in batch.windows]
         self.rows = rows
+        # how many tokens of each window are committed: all, until drafts have been judged
+        self.kept = [window.length for window in batch.windows]
         self.slots = [row.slot or 0 for row in rows]
         self.slot_index = mx.array(self.slots)
         fresh = np.array([row.start == 0 for row in rows])

@@ -12,12 +12,15 @@ from ..view import BatchView
 
 
 class ArraysLayer(Layer):
-    """Any other module that keeps its state in mlx-lm's ArraysCache; windows without drafts.
+    """Any other module that keeps its state in mlx-lm's ArraysCache.
 
-    Its state is seen before and after a window only: windows end where one is to be captured.
+    Its state is seen before and after a window only: windows end where one is to be captured. It is
+    written where the whole window is committed; otherwise the slot keeps the one before, from which
+    the accepted part runs again. So it always stands at the next window's start, and folds mean
+    nothing here.
     """
 
-    kind = "arrays of the module's own, written at once"
+    kind = "arrays of the module's own, accepted drafts run again after a rejection"
 
     def __init__(self, kept: Sequence[SlotArray | None], num_slots: int) -> None:
         self.names = [None if one is None else str(number) for number, one in enumerate(kept)]
@@ -34,11 +37,13 @@ class ArraysLayer(Layer):
         for name, before, after in zip(self.names, cache.before, cache.cache, strict=True):
             if name is None:
                 continue
-            self.slots.write(name, view.slots, after)
-            for place, row in enumerate(view.rows):
+            for place, (row, window) in enumerate(zip(view.rows, view.batch.windows, strict=True)):
+                if view.kept[place] == window.length:
+                    self.slots.write(name, [view.slots[place]], after[place : place + 1])
                 for capture in row.captures:
-                    assert capture.position in (row.start, row.certain_end)
-                    array = before if capture.position == row.start else after
+                    at_end = capture.position == row.start + window.length
+                    assert at_end or capture.position == row.start, "no such state is seen here"
+                    array = after if at_end else before
                     self.slots.write(name, [capture.slot], array[place : place + 1])
         return self.slots.arrays
 
@@ -61,7 +66,6 @@ class OpenArrays(ArraysCache):
     lengths: Any  # (rows,) of the windows, None if all are equal
 
     def __init__(self, layer: ArraysLayer, view: BatchView) -> None:
-        assert not any(window.drafts for window in view.batch.windows)
         super().__init__(len(layer.names))
         if any(row.start for row in view.rows):
             self.cache = [
