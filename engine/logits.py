@@ -127,13 +127,11 @@ def _at(
 def _warp(settings: Sequence[Settings], x: mx.array) -> mx.array:
     """Divide by the temperature and cut what min_p, top_k and top_p leave out; x [S, V]."""
     x = x / _column(one.temperature for one in settings)
-    groups: dict[int, list[int]] = defaultdict(list)
+    groups: dict[tuple[int, bool], list[int]] = defaultdict(list)
     for row, one in enumerate(settings):
         if one.top_k or one.top_p < 1 or one.min_p:
-            groups[_width(one, x.shape[-1])].append(row)
-    if mx.default_device() == mx.cpu and x.shape[-1] > 2 * _NARROW:
-        _narrow(groups, settings, x)
-    for width, rows in groups.items():
+            groups[_width(one, x.shape[-1]), one.top_k > 0].append(row)
+    for (width, _), rows in groups.items():
         members, part = [settings[row] for row in rows], take_rows(x, rows)
         x = put_rows(x, rows, mx.where(part < _floor(members, part, width), -mx.inf, part))
     return x
@@ -146,54 +144,55 @@ def _width(one: Settings, vocab_size: int) -> int:
     return vocab_size if one.top_p < 1 else 0
 
 
-def _narrow(groups: dict[int, list[int]], settings: Sequence[Settings], x: mx.array) -> None:
-    """Move rows whose nucleus lies within their _NARROW largest values out of the full sort.
-
-    Sorting 150,000 values takes 15 ms a row on a CPU, selecting 1,024 of them 1 ms. Costs an
-    evaluation; the cut, and so the result, is the same.
-    """
-    rows = [row for row in groups.get(x.shape[-1], []) if not settings[row].top_k]
-    if not rows:
-        return
-    members, part = [settings[row] for row in rows], take_rows(x, rows)
-    peak, floor = _min_p_floor(members, part)
-    reached = _masses(_largest(part, _NARROW), peak, floor).sum(axis=-1)
-    wanted = _masses(part, peak, floor).sum(axis=-1)
-    enough = reached >= wanted * mx.array([one.top_p for one in members])
-    moved = {row for row, is_enough in zip(rows, np.array(enough), strict=True) if is_enough}
-    groups[_NARROW] = sorted([*groups.get(_NARROW, []), *moved])
-    groups[x.shape[-1]] = [row for row in groups[x.shape[-1]] if row not in moved]
-    for width in (_NARROW, x.shape[-1]):
-        if not groups[width]:
-            del groups[width]
-
-
 def _floor(settings: Sequence[Settings], x: mx.array, width: int) -> mx.array:
     """Return [S, 1]: the least value that each row keeps. Equal values stay or go together.
 
     min_p keeps p >= min_p * max p, top_k what is not below the k-th largest value, top_p the
     likeliest tokens until their share of what the others left reaches top_p.
     """
-    peak, floor = _min_p_floor(settings, x)
+    peak = mx.max(x, axis=-1, keepdims=True)
+    floor = peak + _column(math.log(one.min_p) if one.min_p else -math.inf for one in settings)
     if not width:
         return floor
+    top_p = _column(one.top_p for one in settings)
+    if not settings[0].top_k:  # nor has any other of these rows
+        wanted = _masses(x, peak, floor).sum(axis=-1, keepdims=True) * top_p
+        return _nucleus(x, peak, floor, wanted)
     largest = _largest(x, width)
     top_k = mx.array([[one.top_k] for one in settings], dtype=mx.int32)
-    kth = mx.take_along_axis(largest, mx.clip(top_k - 1, 0, width - 1), axis=-1)
-    floor = mx.where(top_k > 0, mx.maximum(floor, kth), floor)
+    kth = mx.take_along_axis(largest, mx.minimum(top_k, width) - 1, axis=-1)
+    floor = mx.maximum(floor, kth)
     if all(one.top_p == 1 for one in settings):
         return floor
-    top_p = _column(one.top_p for one in settings)
-    wanted = _masses(x, peak, floor).sum(axis=-1, keepdims=True) * top_p
+    # values equal to the k-th may go on beyond ``largest``; they count in the total
+    beyond = (x >= floor).sum(axis=-1, keepdims=True) - (largest >= floor).sum(-1, keepdims=True)
+    total = _masses(largest, peak, floor).sum(-1, keepdims=True) + beyond * mx.exp(floor - peak)
+    return mx.where(top_p < 1, _least(largest, peak, floor, total * top_p), floor)
+
+
+def _nucleus(x: mx.array, peak: mx.array, floor: mx.array, wanted: mx.array) -> mx.array:
+    """Return [S, 1]: the least of the largest values that together have the mass ``wanted``.
+
+    Sorting 150,000 values takes 15 ms a row on a CPU, selecting 1,024 of them 1 ms: rows whose
+    nucleus lies within those, which an evaluation tells, are not sorted. The result is the same.
+    """
+    if mx.default_device() != mx.cpu or x.shape[-1] <= 2 * _NARROW:
+        return _least(_largest(x, x.shape[-1]), peak, floor, wanted)
+    largest = _largest(x, _NARROW)
+    least = _least(largest, peak, floor, wanted)
+    reached = _masses(largest, peak, floor).sum(axis=-1, keepdims=True)
+    wide = np.flatnonzero(np.array(reached < wanted)).tolist()
+    if not wide:
+        return least
+    parts = [take_rows(array, wide) for array in (x, peak, floor, wanted)]
+    return put_rows(least, wide, _least(_largest(parts[0], x.shape[-1]), *parts[1:]))
+
+
+def _least(largest: mx.array, peak: mx.array, floor: mx.array, wanted: mx.array) -> mx.array:
+    """Return [S, 1]: the last of the descending values before which ``wanted`` is not reached."""
     before = mx.cumsum(_masses(largest, peak, floor), axis=-1, inclusive=False)
-    nucleus = mx.where((before < wanted) & (largest >= floor), largest, mx.inf)
-    return mx.where(top_p < 1, nucleus.min(axis=-1, keepdims=True), floor)
-
-
-def _min_p_floor(settings: Sequence[Settings], x: mx.array) -> tuple[mx.array, mx.array]:
-    """Return the largest value of each row and the least that min_p keeps, [S, 1] each."""
-    peak = mx.max(x, axis=-1, keepdims=True)
-    return peak, peak + _column(math.log(one.min_p) if one.min_p else -math.inf for one in settings)
+    kept = mx.where((before < wanted) & (largest >= floor), largest, mx.inf)
+    return kept.min(axis=-1, keepdims=True)
 
 
 def _masses(x: mx.array, peak: mx.array, floor: mx.array) -> mx.array:

@@ -35,8 +35,11 @@ def make_draw(params: SamplingParams, prompt: list[int], generated: list[int], *
     return source.draw(generated[len(committed) :], **more)
 
 
-def reference(params: SamplingParams, prompt, generated, logits, mask=None) -> np.ndarray:
-    """One row in float64, token by token, from the definitions. Returns processed logits."""
+def reference(params, prompt, generated, logits, mask=None, *, slack=0.0) -> np.ndarray:
+    """One row in float64, token by token, from the definitions. Returns processed logits.
+
+    ``slack`` widens what min_p and top_p keep (or narrows it, if negative) by that share.
+    """
     x = logits.astype(np.float64)
     allowed = range(VOCAB) if params.allowed_tokens is None else params.allowed_tokens
     for token in range(len(x)):
@@ -52,21 +55,21 @@ def reference(params: SamplingParams, prompt, generated, logits, mask=None) -> n
         count = Counter(generated)[token]
         x[token] -= params.frequency_penalty * count
         x[token] -= params.presence_penalty if count else 0.0
-    return cut(params, x / params.temperature) if params.temperature else x
+    return cut(params, x / params.temperature, slack) if params.temperature else x
 
 
-def cut(params: SamplingParams, x: np.ndarray) -> np.ndarray:
+def cut(params: SamplingParams, x: np.ndarray, slack: float) -> np.ndarray:
     """What min_p, top_k and top_p leave of one row, in float64."""
     if params.min_p:
         probabilities = np.exp(x - x.max()) / np.exp(x - x.max()).sum()
-        x[probabilities < params.min_p * probabilities.max() * (1 - 1e-6)] = -np.inf
+        x[probabilities < params.min_p * probabilities.max() * (1 - slack)] = -np.inf
     if params.top_k:
         x[x < np.sort(x)[::-1][min(params.top_k, len(x)) - 1]] = -np.inf
     if params.top_p is not None and params.top_p < 1:
         probabilities = np.exp(x - x.max()) / np.exp(x - x.max()).sum()
         order = np.argsort(-probabilities, kind="stable")
         before = np.cumsum(probabilities[order]) - probabilities[order]
-        least = probabilities[order][before < params.top_p * (1 - 1e-6)].min()
+        least = probabilities[order][before < params.top_p * (1 + slack)].min()
         x[probabilities < least] = -np.inf
     return x
 
@@ -106,6 +109,8 @@ def batches(draw):
     rows = draw(st.lists(st.tuples(parameters(), texts, texts), min_size=1, max_size=6))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     logits = (random.normal(size=(len(rows), VOCAB)) * 4).astype(np.float32)
+    if draw(st.booleans()):
+        logits = np.round(logits / 2)  # many equal values, as half precision has
     draws, masks = [], []
     for index, (params, prompt, generated) in enumerate(rows):
         mask = random.random(VOCAB) < 0.8 if random.random() < 0.3 else None
@@ -127,8 +132,12 @@ def test_processed_logits_equal_the_definitions_in_mixed_batches(batch) -> None:
     for (params, prompt, generated), mask, row, result in zip(
         rows, masks, logits, processed, strict=True
     ):
-        expected = reference(params, prompt, generated, row, mask)
-        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4)
+        wide, narrow = (
+            reference(params, prompt, generated, row, mask, slack=slack) for slack in (1e-5, -1e-5)
+        )
+        assert np.isfinite(result[np.isfinite(narrow)]).all()
+        kept = np.isfinite(result)
+        np.testing.assert_allclose(result[kept], wide[kept], rtol=1e-5, atol=1e-4)
 
 
 @settings(max_examples=100, deadline=None)
@@ -191,6 +200,31 @@ def test_a_large_vocabulary_is_cut_the_same_with_and_without_a_full_sort(monkeyp
     assert kept[4] > 1024 > kept[3]
 
 
+def test_a_cut_that_sees_the_whole_vocabulary_is_right_beside_one_of_another_kind() -> None:
+    logits = np.random.default_rng(3).normal(size=(1, VOCAB)).astype(np.float32)
+    draws = [
+        make_draw(SamplingParams(temperature=1.0, **params), [], [])
+        for params in (
+            {"top_p": 0.9},
+            {"top_k": 70, "top_p": 0.9999},
+            {"top_k": 80},
+            {"min_p": 0.1},
+        )
+    ]
+    alone = [np.array(processed_logits([draw], mx.array(logits)))[0] for draw in draws]
+    assert [int(np.isfinite(row).sum()) for row in alone[1:3]] == [70, 80]
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
+        mixed = processed_logits([draws[i] for i in order], mx.array(np.tile(logits, (4, 1))))
+        assert np.array_equal(np.array(mixed), np.stack([alone[i] for i in order]))
+
+
+def test_values_equal_to_the_kth_stay_together_and_all_count_for_top_p() -> None:
+    logits = np.zeros((1, VOCAB), np.float32)
+    logits[0, 7], logits[0, 60:] = 1.0, -20.0
+    draw = make_draw(SamplingParams(temperature=1.0, top_k=2, top_p=0.5), [], [])
+    assert np.isfinite(np.array(processed_logits([draw], mx.array(logits)))).sum() == 60
+
+
 def test_plain_greedy_rows_are_one_argmax_and_nothing_else(monkeypatch) -> None:
     def never(*args):
         raise AssertionError("processed although no row asks for it")
@@ -206,10 +240,10 @@ def test_plain_greedy_rows_are_one_argmax_and_nothing_else(monkeypatch) -> None:
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
 def test_ties_go_to_the_lowest_id(dtype) -> None:
     logits = mx.zeros((2, VOCAB), dtype=dtype)
-    params = SamplingParams(logprobs=3, banned_tokens=(0,))
+    params = SamplingParams(logprobs=40, banned_tokens=(0,))
     picks = pick([make_draw(params, [], []), make_draw(SamplingParams(), [], [])], logits)
     assert picks.token_ids() == [1, 0]
-    assert [token for token, _ in picks.logprobs()[0].top] == [0, 1, 2]
+    assert [token for token, _ in picks.logprobs()[0].top] == list(range(40))
 
 
 def test_penalties_and_min_tokens_count_drafts_before_a_position_and_no_others() -> None:
