@@ -50,8 +50,9 @@ class BatchAnswer:
 
     @property
     def complete(self) -> bool:
-        """Whether every sample has ended."""
-        return all(choice.finish_reason is not None for choice in self.choices)
+        """Whether every sample has ended, or one has failed."""
+        ended = all(choice.finish_reason is not None for choice in self.choices)
+        return ended or self.error is not None
 
     @property
     def error(self) -> str | None:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from engine.answer import Delta
 
 
+class BackendLostError(Exception):
+    """Nothing can be decoded any more; the requests that run have no answer yet."""
+
+
 class Backend(Protocol):
     """Takes requests, gives back deltas. Used from one thread."""
 
@@ -25,7 +29,10 @@ class Backend(Protocol):
         """
 
     def step(self) -> "Sequence[Delta]":
-        """Return what the requests gained; waits a moment at most if nothing did."""
+        """Return what the requests gained; waits a moment at most if nothing did.
+
+        A delta that carries ``error`` ends its whole request. Raises BackendLostError.
+        """
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; harmless when it has ended."""

@@ -109,6 +109,8 @@ class BatchJob:
             if answer.complete:
                 del self._running[delta.request_id]
                 self._samples -= len(answer.choices)
+                if answer.error is not None:
+                    self._backend.cancel(delta.request_id)  # its other samples are of no use
                 self._finish(answer)
 
     def _finish(self, answer: BatchAnswer) -> None:

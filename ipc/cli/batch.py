@@ -2,11 +2,13 @@
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .command_error import CommandError, UsageError
-from .engine_options import add_engine_arguments
+from .connection_options import add_connection_arguments, connection_options
+from .engine_options import add_engine_arguments, given_engine_flags, load_engine
 from .sampling_options import add_sampling_arguments, given_parameters
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 NAME = "batch"
 HELP = "decode a file of requests into a file of answers; continues where a killed run stopped"
+
+SERVICE_ROWS = 32  # of a service that does not say how many it has
+BUSY_SECONDS = 3600.0  # how long a job goes on asking a service that is busy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,19 +70,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the summary as one line of JSON: on stdout, or stderr if answers go to stdout",
     )
+    add_connection_arguments(parser)
+    parser.set_defaults(connect=None)  # an engine of its own
     add_engine_arguments(parser)
     add_sampling_arguments(parser, batch=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the job with an engine of its own."""
-    from ..engine_backend import EngineBackend
-    from .engine_options import load_engine
+    """Run the job with an engine of its own, or with a running service."""
+    if arguments.connect is not None:
+        return run_with_service(arguments)
 
     def make_backend() -> "Backend":
+        from ..engine_backend import EngineBackend
+
         return EngineBackend(load_engine(arguments))
 
     return run_batch(arguments, make_backend)
+
+
+def run_with_service(arguments: argparse.Namespace) -> int:
+    """Run the job with the service at ``--connect``."""
+    from ..addresses import AddressError
+    from ..client_backend import ClientBackend
+    from ..client_connection import ClientConnection
+    from ..client_core import ClientConfig
+    from ..keys import KeyFileError
+
+    flags = given_engine_flags(arguments)
+    if flags:
+        raise UsageError(f"{flags[0]} is for an engine of one's own; leave it out with --connect")
+    options = connection_options(arguments)
+    config = ClientConfig(retry_for=BUSY_SECONDS)
+    try:
+        connection = ClientConnection(arguments.connect, config=config, **options)
+    except (AddressError, KeyFileError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    max_rows = getattr(arguments, "max_rows", SERVICE_ROWS)
+    try:
+        return run_batch(
+            arguments,
+            lambda: ClientBackend(connection, model=arguments.model, max_rows=max_rows),
+        )
+    finally:
+        connection.close()
 
 
 def run_batch(arguments: argparse.Namespace, make_backend: Callable[[], "Backend"]) -> int:
@@ -128,6 +164,7 @@ def decode(
     arguments: argparse.Namespace, task: "BatchTask", parser: "LineParser", backend: "Backend"
 ) -> "BatchSummary":
     """Run what has no record yet."""
+    from ..batch_backend import BackendLostError
     from ..batch_job import BatchJob
     from .progress import BatchProgress
     from .stop_signals import stop_signals
@@ -145,13 +182,28 @@ def decode(
     try:
         with progress, stop_signals(job.stop):
             return job.run()
+    except BackendLostError as error:
+        raise CommandError(f"{error}; {resumption(arguments, job.summary)}") from None
     except BrokenPipeError:
         raise
     except OSError as error:
         raise CommandError(
-            f"cannot write {arguments.output}: {error.strerror}; the {job.summary.requests} records"
-            " in it are whole, and the same command run again goes on behind them"
+            f"cannot write {arguments.output}: {error.strerror};"
+            f" {resumption(arguments, job.summary)}"
         ) from error
+    except Exception as error:  # a fault of ours: say where, and that nothing is lost
+        traceback.print_exc()
+        raise CommandError(
+            f"decoding failed with {error!r}; {resumption(arguments, job.summary)}"
+        ) from error
+
+
+def resumption(arguments: argparse.Namespace, summary: "BatchSummary") -> str:
+    """Return what a job that failed leaves behind."""
+    return (
+        f"the {summary.requests} records in {arguments.output} are whole, and the same command run"
+        " again goes on behind them"
+    )
 
 
 def report(arguments: argparse.Namespace, task: "BatchTask", summary: "BatchSummary") -> int:

@@ -55,6 +55,8 @@ class FakeBackend:
         time.sleep(self._step_seconds)
         while self.waiting and len(self.running) < self.max_rows:
             self.running.append(self.waiting.pop(0))
+        if any("!raise" in str(self._prompts[row[0]]) for row in self.running):
+            raise RuntimeError("the engine fell over")
         deltas = [self._advance(*row) for row in self.running]
         ended = {(delta.request_id, delta.index) for delta in deltas if delta.finish_reason}
         self.running = [row for row in self.running if row[:2] not in ended]

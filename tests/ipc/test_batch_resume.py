@@ -241,6 +241,19 @@ def test_a_signal_ends_the_job_with_its_status_and_a_whole_output(
     assert without_times(read(output)) == without_times(wanted)
 
 
+def test_a_job_whose_backend_breaks_says_that_nothing_is_lost(tmp_path: Path, output: Path) -> None:
+    lines = [{"custom_id": str(n), "prompt": "p", "max_tokens": 2} for n in range(9)]
+    source = write_input(tmp_path, [*lines, {"custom_id": "x", "prompt": "!raise"}])
+
+    done = subprocess.run(command(source, output), capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "decoding failed with RuntimeError('the engine fell over'); the 8 rec" in done.stderr
+    assert len(read(output)) == 8
+    run(write_input(tmp_path, lines), output)
+    assert len(read(output)) == 9
+
+
 def test_pipes_are_read_and_written(whole: tuple[Path, bytes]) -> None:
     source, undisturbed = whole
     done = subprocess.run(
