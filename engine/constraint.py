@@ -72,12 +72,12 @@ class ConstraintCompiler:
         grammar, limits = _grammar(name, text), llguidance.LLParserLimits(verbose_errors=False)
         matcher = llguidance.LLMatcher(self._vocabulary(), grammar, log_level=0, limits=limits)
         if matcher.is_error():
-            raise _refusal(name, matcher.get_error())
+            raise _refusal(name, _reason(matcher))
         allowed = np.flatnonzero(_bits(matcher, self.vocab_size))
         if self.eos_ids.issuperset(allowed.tolist()):
             raise _refusal(name, "nothing but perhaps an empty output satisfies it")
         if matcher.is_error():
-            raise _refusal(name, matcher.get_error())
+            raise _refusal(name, _reason(matcher))
         return matcher
 
     def _vocabulary(self) -> llguidance.LLTokenizer:
@@ -124,7 +124,6 @@ class Matcher:
             return np.zeros(self._compiler.vocab_size, np.bool_)
         mask = _bits(self._matcher, self._compiler.vocab_size)
         self._check()
-        mask[list(self._compiler.eos_ids)] = self._matcher.is_accepting()
         return mask
 
     def masks(self, drafts: Sequence[int]) -> list[Mask | None]:
@@ -176,7 +175,7 @@ class Matcher:
             return
         num_consumed = num_tokens - self._ended
         if num_consumed and not self._matcher.rollback(num_consumed):
-            raise ConstraintError(f"the grammar cannot go back: {self._matcher.get_error()}")
+            raise ConstraintError(f"the grammar cannot go back: {_reason(self._matcher)}")
         self._ended = False
         self._num_tokens -= num_tokens
 
@@ -188,12 +187,16 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ConstraintError(f"the grammar cannot be matched: {self._matcher.get_error()}")
+            raise ConstraintError(f"the grammar cannot be matched: {_reason(self._matcher)}")
 
 
 def _bits(matcher: llguidance.LLMatcher, vocab_size: int) -> Mask:
     words = np.frombuffer(matcher.compute_bitmask(), np.uint8)
     return np.unpackbits(words, bitorder="little", count=vocab_size).view(np.bool_)
+
+
+def _reason(matcher: llguidance.LLMatcher) -> str:
+    return matcher.get_error().partition("<non-verbose/>")[0].strip()
 
 
 def _grammar(name: str, text: str) -> str:
@@ -223,7 +226,7 @@ def _grammar(name: str, text: str) -> str:
 
 
 def _refusal(name: str, reason: str) -> RequestError:
-    return RequestError(f"{name} cannot constrain the output: {reason.strip()}")
+    return RequestError(f"{name} cannot constrain the output: {reason}")
 
 
 def _check_parameters(params: SamplingParams, name: str) -> None:

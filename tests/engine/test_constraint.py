@@ -296,6 +296,15 @@ def test_json_may_be_compact_spaced_or_indented_but_blanks_never_go_on(tokenizer
         assert matcher.try_advance(ids(tokenizer, blank) * 60) <= 1
 
 
+def test_a_grammar_that_turns_out_to_lead_nowhere_is_named_as_the_cause(
+    tokenizer, compiler
+) -> None:
+    matcher = start(compiler, grammar='start: "a" X\nX: /[^\\s\\S]/')
+    assert matcher.try_advance(ids(tokenizer, "a")) == 1
+    with pytest.raises(ConstraintError, match=r"the grammar cannot be matched: NoExtensionBias$"):
+        matcher.mask()
+
+
 def test_the_compiler_keeps_a_bounded_number_of_constraints(compiler) -> None:
     for number in range(70):
         start(compiler, regex=f"a{{{number + 1}}}")
