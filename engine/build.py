@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -13,17 +12,13 @@ from scheduler.config import SchedulerConfig
 from scheduler.depth import DepthPolicy, FixedDepth, NoDrafts
 
 from . import blas
-from .attention.paged import bind_to_pages
-from .drafting.plan import plan_drafter
+from .drafting.plan import PlanDrafter, plan_drafter
 from .executor import Executor
 from .forward import Forward
 from .loading import LoadedModel, load
 from .memory import MemoryPlan, plan_memory, probe_memory
 from .options import AUTO_DEPTH, EngineOptions
-from .probe import Probe, check_exact, find_method
-from .recurrence.forms import choose_form
-from .registry import ArraysSpec, AttentionSpec, DeltaSpec, LayerSpec, flatten, inspect_layers
-from .store import Method, Store, build_store
+from .prepared import prepare
 
 logger = logging.getLogger("octavo")
 
@@ -84,68 +79,27 @@ def build(model: str, **choices: Any) -> Parts:
     return build_parts(load(model, dtype=options.dtype), options)
 
 
-def build_parts(loaded: LoadedModel, options: EngineOptions) -> Parts:
-    """Find out what the layers of a loaded model keep, try it out, and allocate its memory."""
+def build_parts(
+    loaded: LoadedModel, options: EngineOptions, plan: PlanDrafter = plan_drafter
+) -> Parts:
+    """Find out what the layers of a loaded model keep, try it out, and allocate its memory.
+
+    ``plan`` says which drafter there is to be.
+    """
     forward = Forward(loaded.model)
-    specs = tuple(inspect_layers(loaded.model))
-    dtype = forward.dtype
-    num_paged = sum(isinstance(spec, AttentionSpec) for spec in flatten(specs))
-    gathers = bind_to_pages(loaded.model) < num_paged
-
-    planned = plan_drafter(loaded, options, forward, dtype)
-    max_drafts = options.max_drafts if planned is not None else 0
-
-    def make_store(num_blocks: int, num_slots: int, method: Method) -> Store:
-        return build_store(
-            list(specs),
-            num_blocks=num_blocks,
-            block_size=options.block_size,
-            num_slots=num_slots,
-            max_drafts=max_drafts,
-            dtype=dtype,
-            form=choose_form(_key_dim(specs), exact=options.exact),
-            method=method,
-        )
-
-    def make_probe(method: Method) -> Probe:
-        return Probe(forward, partial(make_store, method=method), options.block_size, vocab_size)
-
-    vocab_size = loaded.vocab_size
-    probe = find_method(make_probe, Method(gathers=gathers), dtype)
-    if options.exact:
-        check_exact(probe, dtype, str(blas.current()))
-    per_block = _bytes_per_block(specs, options.block_size)
-    per_slot = _bytes_per_slot(specs, max_drafts, dtype)
+    planned = plan(loaded, options, forward)
+    ready = prepare(loaded, options, forward, options.max_drafts if planned is not None else 0)
+    per_block, per_slot = ready.bytes_per_block, ready.bytes_per_slot
     if planned is not None:
         per_block += planned.bytes_per_block
         per_slot += planned.bytes_per_slot
     memory = _plan_memory(options, loaded, per_block, per_slot)
-    store = make_store(memory.num_blocks, memory.num_slots, probe.store.method)
-    mx.eval([array for layer in store.layers for array in layer.arrays])
+    store = ready.make_store(memory.num_blocks, memory.num_slots)
     drafter = planned.make(memory.num_blocks, memory.num_slots) if planned is not None else None
     forward.num_calls = 0
     executor = Executor(forward, store, options.block_size, drafter)
     config = _scheduler_config(options, loaded, memory, uses_slots=per_slot > 0)
-    return Parts(options, loaded, executor, config, memory, per_block, per_slot, dtype)
-
-
-def _key_dim(specs: tuple[LayerSpec, ...]) -> int:
-    return next((s.module.head_k_dim for s in flatten(specs) if isinstance(s, DeltaSpec)), 0)
-
-
-def _bytes_per_block(specs: tuple[LayerSpec, ...], block_size: int) -> int:
-    shapes = [spec.shape for spec in flatten(specs) if isinstance(spec, AttentionSpec)]
-    return block_size * sum(shape.bytes_per_position for shape in shapes)
-
-
-def _bytes_per_slot(specs: tuple[LayerSpec, ...], max_drafts: int, dtype: mx.Dtype) -> int:
-    total = 0
-    for spec in flatten(specs):
-        if isinstance(spec, DeltaSpec):
-            total += sum(kept.nbytes for kept in spec.layout(max_drafts, dtype).values())
-        elif isinstance(spec, ArraysSpec):
-            total += sum(kept.nbytes for kept in spec.arrays if kept is not None)
-    return total
+    return Parts(options, loaded, executor, config, memory, per_block, per_slot, forward.dtype)
 
 
 def _max_context(options: EngineOptions, loaded: LoadedModel) -> int:

@@ -4,8 +4,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import mlx.core as mx
-
 from ..forward import Forward
 from ..loading import LoadedModel
 from ..options import EngineOptions
@@ -27,8 +25,11 @@ class DrafterPlan:
     make: Callable[[int, int], Drafter]  # (num_blocks, num_slots)
 
 
+PlanDrafter = Callable[[LoadedModel, EngineOptions, Forward], DrafterPlan | None]
+
+
 def plan_drafter(
-    loaded: LoadedModel, options: EngineOptions, forward: Forward, dtype: mx.Dtype
+    loaded: LoadedModel, options: EngineOptions, forward: Forward
 ) -> DrafterPlan | None:
     """Return the plan of the drafter that ``options`` ask for; None to decode plainly.
 
@@ -39,12 +40,12 @@ def plan_drafter(
     head = published_head(options.mtp, loaded) if options.mtp else bundled_head(loaded)
     if head is None:
         return None
-    return _plan_mtp(head, options, forward, dtype)
+    return plan_mtp(head, options, forward)
 
 
-def _plan_mtp(
-    head: MTPHead, options: EngineOptions, forward: Forward, dtype: mx.Dtype
-) -> DrafterPlan:
+def plan_mtp(head: MTPHead, options: EngineOptions, forward: Forward) -> DrafterPlan:
+    """Return the plan of drafting with ``head``, whose embedding and logits are the target's."""
+    dtype = forward.dtype
     hidden_bytes = head.norm.weight.shape[0] * dtype.size
     per_position = head_shape(head, dtype).bytes_per_position
 
