@@ -40,6 +40,7 @@ class Engine:
         self._output = Output(self._runs)
         self._ids: dict[str, tuple[int, ...]] = {}
         self._next_number = 0
+        self._undelivered: list[Delta] = []  # what generate() got of requests that are not its own
         self._counter = StepCounter()
         self._detokenizer = Detokenizer(self.tokenizer)
 
@@ -81,7 +82,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether step() still brings something; False if all that is left is paused."""
-        return self.scheduler.has_work
+        return bool(self._undelivered) or self.scheduler.has_work
 
     def submit(
         self,
@@ -98,8 +99,7 @@ class Engine:
         RequestError, saying what was wrong, and then nothing has changed.
         """
         if request_id is None:
-            self._next_number += 1
-            request_id = f"request-{self._next_number}"
+            request_id = self._new_id()
         if request_id in self._ids:
             raise RequestError(f"request_id {request_id!r} is already running")
         ready = self._submitter.prepare(
@@ -110,12 +110,12 @@ class Engine:
             emitted=emitted,
             now=self._clock(),
         )
+        runs = [Run.start(ready, index, self._detokenizer) for index in range(ready.request.n)]
         try:
             seq_ids = self.scheduler.submit(ready.request)
         except ValueError as error:
             raise RequestError(str(error)) from error
-        for index, seq_id in enumerate(seq_ids):
-            self._runs[seq_id] = Run.start(ready, index, self._detokenizer)
+        self._runs |= zip(seq_ids, runs, strict=True)
         self._ids[request_id] = seq_ids
         return request_id
 
@@ -136,16 +136,25 @@ class Engine:
 
     def seed_of(self, request_id: str) -> int:
         """Return the seed of a running request. Raises KeyError if it has ended."""
-        return self._runs[self._ids[request_id][-1]].seed
+        runs = (self._runs.get(seq_id) for seq_id in self._ids[request_id])
+        return next(run.seed for run in runs if run is not None)
 
     def step(self) -> list[Delta]:
         """Run one round; return what each sample gained. Empty when there is nothing to do."""
+        deltas, self._undelivered = self._undelivered, []
+        return deltas + self._advance()
+
+    def _advance(self) -> list[Delta]:
+        ended = self._deltas(self.scheduler.take_ended())  # before plan() forgets them
         round_ = self.scheduler.plan(self._clock())
-        commits = self.scheduler.take_ended()
-        if round_ is not None:
-            commits += self._execute(round_)
-        deltas = [self._delta(commit) for commit in commits]
-        return [delta for delta in deltas if delta is not None]
+        ended += self._deltas(self.scheduler.take_ended())
+        if round_ is None:
+            return ended
+        try:
+            return ended + self._deltas(self._execute(round_))
+        except BaseException:
+            self._undelivered = ended + self._undelivered
+            raise
 
     def generate(
         self,
@@ -154,7 +163,8 @@ class Engine:
     ) -> Iterator[Answer]:
         """Decode all ``prompts`` together; yield the answers in their order, n for each prompt.
 
-        ``params`` holds for all prompts, or is a sequence of one for each.
+        ``params`` holds for all prompts, or is a sequence of one for each. Deltas of requests that
+        were submitted apart wait for the next step(). Leaving early cancels what is not done.
         """
         prompts = list(prompts)
         each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
@@ -162,17 +172,20 @@ class Engine:
             raise RequestError(f"{len(each)} params for {len(prompts)} prompts")
         waiting: list[Answer] = []
         by_sample: dict[tuple[str, int], Answer] = {}
-        for prompt, one in zip(prompts, each, strict=True):
-            request_id = self.submit(prompt, one)
-            for index in range(len(self._ids[request_id])):
-                answer = Answer(request_id, index, self.seed_of(request_id))
-                by_sample[request_id, index] = answer
-                waiting.append(answer)
         try:
+            for prompt, one in zip(prompts, each, strict=True):
+                request_id = self.submit(prompt, one)
+                for index in range(len(self._ids[request_id])):
+                    answer = Answer(request_id, index, self.seed_of(request_id))
+                    by_sample[request_id, index] = answer
+                    waiting.append(answer)
             while waiting:
-                for delta in self.step():
-                    if (delta.request_id, delta.index) in by_sample:
-                        by_sample[delta.request_id, delta.index].add(delta)
+                for delta in self._advance():
+                    answer_of = by_sample.get((delta.request_id, delta.index))
+                    if answer_of is None:
+                        self._undelivered.append(delta)
+                    else:
+                        answer_of.add(delta)
                 while waiting and waiting[0].finish_reason is not None:
                     yield waiting.pop(0)
         finally:
@@ -197,6 +210,9 @@ class Engine:
         except Exception:
             logger.exception("a round of %d rows failed and is undone", len(round_.rows))
             return self.scheduler.fail()
+        except BaseException:  # the step was interrupted: the next one goes on
+            self._undelivered += self._deltas(self.scheduler.fail())
+            raise
         verdicts = [self._runs[verdict.seq_id].read(verdict) for verdict in verdicts]
         seconds = self._clock() - started
         self._counter.count(round_, seconds)
@@ -204,15 +220,30 @@ class Engine:
             self._policy.observe_round(round_, verdicts, seconds)
         return self.scheduler.commit(verdicts)
 
+    def _deltas(self, commits: Sequence[Commit]) -> list[Delta]:
+        deltas = [self._delta(commit) for commit in commits]
+        return [delta for delta in deltas if delta is not None]
+
     def _delta(self, commit: Commit) -> Delta | None:
-        if not commit.tokens and commit.finish is None:
+        run = self._runs.get(commit.seq_id)
+        if run is None or (not commit.tokens and commit.finish is None):
             return None
-        run = self._runs[commit.seq_id]
-        usage = None
-        if commit.finish is not None:
-            usage = self._usage(commit.seq_id)
+        usage = self._usage(commit.seq_id)
+        try:
+            delta = run.delta(commit, usage)
+        except Exception:
+            logger.exception("request %s failed", run.request.request_id)
+            delta = run.failed_delta(usage)
+            self.scheduler.cancel(commit.seq_id)
+        if delta.finish_reason is not None:
             self._forget(commit.seq_id, run)
-        return run.delta(commit, usage)
+        return delta
+
+    def _new_id(self) -> str:
+        while True:
+            self._next_number += 1
+            if (request_id := f"request-{self._next_number}") not in self._ids:
+                return request_id
 
     def _usage(self, seq_id: int) -> Usage:
         sequence = self.scheduler.sequences[seq_id]

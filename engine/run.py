@@ -18,6 +18,8 @@ from .text import TextStream
 
 logger = logging.getLogger("octavo")
 
+FAILED = "the request failed; the log of the engine says why"
+
 
 @dataclass(slots=True)
 class Run:
@@ -86,8 +88,8 @@ class Run:
         self.said = fed.text
         return replace(verdict, tokens=kept[: fed.num_kept], finish=fed.finish)
 
-    def delta(self, commit: Commit, usage: Usage | None) -> Delta:
-        """Return what the client gets for ``commit``."""
+    def delta(self, commit: Commit, usage: Usage) -> Delta:
+        """Return what the client gets for ``commit``; ``usage`` goes with the last one."""
         self.source.commit(commit.tokens)
         if self.matcher is not None:
             self.matcher.advance(commit.tokens)
@@ -96,7 +98,6 @@ class Run:
         logprobs = None
         if self.params.logprobs is not None:
             logprobs = tuple(self.logprobs[: len(commit.tokens)])
-        failed = self.failure or "the request failed; the log of the engine says why"
         return Delta(
             request_id=self.request.request_id,
             index=self.index,
@@ -104,6 +105,18 @@ class Run:
             token_ids=commit.tokens,
             logprobs=logprobs,
             finish_reason=commit.finish,
+            usage=None if commit.finish is None else usage,
+            error=(self.failure or FAILED) if commit.finish == "error" else None,
+        )
+
+    def failed_delta(self, usage: Usage) -> Delta:
+        """Return the last delta of a sample that an exception ended."""
+        return Delta(
+            self.request.request_id,
+            self.index,
+            text="",
+            token_ids=(),
+            finish_reason="error",
             usage=usage,
-            error=failed if commit.finish == "error" else None,
+            error=FAILED,
         )
