@@ -1,0 +1,164 @@
+"""An exception anywhere in a round fails nobody who has nothing to do with it; nothing leaks."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tiny_models import as_loaded, tiny_model
+
+from engine.answer import Delta
+from engine.build import Parts, build_parts
+from engine.engine import Engine
+from engine.options import EngineOptions
+from engine.sampling_params import SamplingParams
+
+PARAMS = SamplingParams(max_tokens=8, temperature=1.0, seed=4, ignore_eos=True)
+PROMPTS = [[1, 2, 3], [4] * 20, [5, 6], [7] * 40]
+
+
+class Broken(Exception):
+    """What the tests inject."""
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen3_5", "jamba"])
+def parts(request: pytest.FixtureRequest) -> Parts:
+    loaded = as_loaded(tiny_model(request.param), request.param)
+    options = EngineOptions(max_rows=4, num_blocks=40, check=True, prompt_tokens_per_round=32)
+    return build_parts(loaded, options)
+
+
+@pytest.fixture
+def engine(parts: Parts) -> Iterator[Engine]:
+    engine = Engine(parts)
+    yield engine
+    stats = engine.stats().scheduler
+    assert not engine.has_work
+    assert not engine._runs
+    assert not engine._ids
+    assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
+    assert stats.free_slots + stats.cached_slots == stats.total_slots
+
+
+def answers_of(engine: Engine) -> list[list[int]]:
+    return [answer.token_ids for answer in Engine(engine.parts).generate(PROMPTS, PARAMS)]
+
+
+def fail_at(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: set[int], error: BaseException
+) -> None:
+    """Let ``owner.name`` raise, once it has run, at the given calls."""
+    original: Callable[..., Any] = getattr(owner, name)
+    count = 0
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        result = original(*args, **kwargs)
+        if count in calls:
+            raise error
+        return result
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+def collect(engine: Engine, said: dict[str, list[int]]) -> list[Delta]:
+    """Run to the end; add tokens to ``said``, return the last deltas."""
+    ended = []
+    while engine.has_work:
+        for delta in engine.step():
+            said[delta.request_id] += delta.token_ids
+            if delta.finish_reason is not None:
+                ended.append(delta)
+    return ended
+
+
+POINTS: dict[str, Callable[[Engine], tuple[Any, str]]] = {
+    "copy": lambda engine: (engine.parts.executor.store, "copy"),
+    "open": lambda engine: (engine.parts.executor.store, "open"),
+    "forward": lambda engine: (engine.parts.executor.forward, "hidden"),
+    "logits": lambda engine: (engine.parts.executor.forward, "logits"),
+    "pick": lambda engine: (engine._output, "pick"),
+    "store": lambda engine: (engine.parts.executor.store, "store"),
+    "layer": lambda engine: (engine.parts.executor.store.layers[0], "store"),
+}
+
+
+@pytest.mark.parametrize("calls", [{1}, {3, 4}], ids=str)
+@pytest.mark.parametrize("point", POINTS)
+def test_a_round_that_raises_is_done_again_with_the_same_result(
+    engine: Engine, point: str, calls: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answers_of(engine)
+    fail_at(monkeypatch, *POINTS[point](engine), calls, Broken())
+    said: dict[str, list[int]] = {engine.submit(prompt, PARAMS): [] for prompt in PROMPTS}
+    ended = collect(engine, said)
+
+    assert list(said.values()) == expected
+    assert {delta.finish_reason for delta in ended} == {"length"}
+    assert engine.stats().scheduler.failures > 0
+
+
+@pytest.mark.parametrize("point", ["forward", "pick", "store"])
+def test_a_request_that_fails_every_round_ends_and_the_others_go_on(
+    engine: Engine, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answers_of(engine)
+    executor = engine.parts.executor
+    run = executor._run_batch
+
+    def failing(batch: Any, *args: Any) -> Any:
+        if any(window.row.seq_id == 2 for window in batch.windows):
+            owner, name = POINTS[point](engine)
+            with monkeypatch.context() as inside:
+                fail_at(inside, owner, name, {1}, Broken())
+                return run(batch, engine._output.pick)
+        return run(batch, *args)
+
+    monkeypatch.setattr(executor, "_run_batch", failing)
+    said: dict[str, list[int]] = {engine.submit(prompt, PARAMS): [] for prompt in PROMPTS}
+    ended = collect(engine, said)
+
+    reasons = {delta.request_id: delta.finish_reason for delta in ended}
+    assert [reasons[one] for one in said] == ["length", "error", "length", "length"]
+    errors = [delta.error for delta in ended if delta.finish_reason == "error"]
+    assert errors == ["the request failed; the log of the engine says why"]
+    del expected[1]
+    assert [tokens for tokens in said.values() if tokens] == expected
+
+
+@pytest.mark.parametrize("where", ["text", "source"])
+def test_what_fails_for_one_answer_ends_that_one_alone(
+    engine: Engine, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answers_of(engine)
+    said: dict[str, list[int]] = {engine.submit(prompt, PARAMS): [] for prompt in PROMPTS}
+    broken = engine._runs[engine._ids["request-2"][0]]
+    name = {"text": "feed", "source": "commit"}[where]
+    fail_at(monkeypatch, getattr(broken, where), name, {3}, Broken())
+    ended = collect(engine, said)
+
+    reasons = {delta.request_id: (delta.finish_reason, delta.usage is not None) for delta in ended}
+    assert [reasons[request_id] for request_id in said] == [
+        ("length", True),
+        ("error", True),
+        ("length", True),
+        ("length", True),
+    ]
+    assert said["request-2"] == expected[1][:2]
+    del said["request-2"], expected[1]
+    assert list(said.values()) == expected
+
+
+@pytest.mark.parametrize("point", ["forward", "pick", "store"])
+def test_an_interrupted_step_raises_and_the_engine_goes_on(
+    engine: Engine, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answers_of(engine)
+    fail_at(monkeypatch, *POINTS[point](engine), {3}, KeyboardInterrupt())
+    said: dict[str, list[int]] = {engine.submit(prompt, PARAMS): [] for prompt in PROMPTS}
+    with pytest.raises(KeyboardInterrupt):
+        collect(engine, said)
+    ended = collect(engine, said)
+
+    assert list(said.values()) == expected
+    assert {delta.finish_reason for delta in ended} == {"length"}
