@@ -44,6 +44,11 @@ def require_local_or_curve(addresses: Iterable[str], *, curve: bool) -> None:
             )
 
 
+def allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Let a socket use an IPv6 address. It turns IPv4 ones into their IPv6 form, so only then."""
+    socket.ipv6 = address.startswith("tcp://[")
+
+
 def configure(socket: "zmq.Socket[bytes]", heartbeat: float) -> None:
     """Bound a socket's queues and messages, and let it notice dead connections."""
     socket.sndhwm = socket.rcvhwm = HIGH_WATER_MARK
@@ -53,7 +58,6 @@ def configure(socket: "zmq.Socket[bytes]", heartbeat: float) -> None:
     socket.heartbeat_timeout = max(int(heartbeat * 3000), 1)
     socket.reconnect_ivl = 50
     socket.reconnect_ivl_max = 1000
-    socket.ipv6 = True
 
 
 def receive(socket: "zmq.Socket[bytes]", max_frames: int) -> list[bytes] | None:

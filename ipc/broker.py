@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from .addresses import configure, require_local_or_curve
+from .addresses import allow_ipv6, configure, require_local_or_curve
 from .broker_clients import ClientDesk
 from .broker_clock import BrokerClock
 from .broker_core import BrokerCore
@@ -173,6 +173,7 @@ class Broker:
 
 
 def _bind(socket: "zmq.Socket[bytes]", address: str) -> str:
+    allow_ipv6(socket, address)
     socket.bind(address)
     endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)

@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from .addresses import configure, is_local, receive
+from .addresses import allow_ipv6, configure, is_local, receive
 from .client_core import ClientConfig, ClientCore, StreamEvent
 from .keys import KeyPair, load_pair, load_public
 from .limits import MAX_FRAMES
@@ -180,6 +180,7 @@ class ClientConnection:
         if self._key is not None and self._server_key is not None:
             socket.curve_publickey, socket.curve_secretkey = self._key.public, self._key.secret
             socket.curve_serverkey = self._server_key
+        allow_ipv6(socket, self._address)
         socket.connect(self._address)
         return socket
 

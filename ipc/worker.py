@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import zmq
 
-from .addresses import configure, is_local, receive
+from .addresses import allow_ipv6, configure, is_local, receive
 from .engine_driver import Command, EngineDied, EngineDriver, EngineReady, Event
 from .keys import KeyPair
 from .limits import MAX_FRAMES
@@ -195,6 +195,7 @@ class Worker:
             own, server = self._keys
             socket.curve_publickey, socket.curve_secretkey = own.public, own.secret
             socket.curve_serverkey = server
+        allow_ipv6(socket, self._address)
         socket.connect(self._address)
         return socket
 
