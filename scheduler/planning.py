@@ -11,7 +11,7 @@ from . import admission
 from .checkpointing import boundaries_to_capture, take_captures
 from .depth import DepthPolicy
 from .ledger import Ledger
-from .preemption import give_way, make_room
+from .preemption import give_up_shares, give_way, make_room
 from .prefix_sharing import Match, fork_samples, leads, look_up, must_wait, still_waits
 from .round import BlockCopy, Round, Row, SlotCopy
 from .sequence import Sequence
@@ -185,6 +185,9 @@ class RoundBuilder:
         table = sequence.blocks
         lacking = -(-(certain_end + num_drafts) // block_size) - len(table)
         copies_block = ledger.tail_is_shared(sequence)
+        if copies_block:
+            give_up_shares(ledger, sequence)
+            copies_block = ledger.tail_is_shared(sequence)
         copies_slot = ledger.slot_is_shared(sequence)
         if lacking <= 0 and not copies_block and not copies_slot:
             return num_drafts

@@ -42,6 +42,7 @@ def _make_room(
 ) -> bool:
     lacking_blocks = num_blocks - ledger.num_available_blocks
     lacking_slots = num_slots - ledger.num_available_slots
+    wanted = lacking_blocks > 0, lacking_slots > 0
     victims: list[Sequence] = []
     # Once its other holders have yielded, what the needy one shares needs no copy any more.
     held_blocks = Counter(ledger.tail(needy))
@@ -55,9 +56,25 @@ def _make_room(
             lacking_slots -= _count(held_slots, (victim.slot,), ledger.slots.holders)
     if lacking_blocks > 0 or lacking_slots > 0:
         return False
-    for victim in [one for one in victims if _frees(ledger, one, held_blocks, held_slots)]:
-        preempt(ledger, victim)
+    blocks = {id_ for id_, n in held_blocks.items() if n == ledger.blocks.holders[id_]}
+    slots = {id_ for id_, n in held_slots.items() if n == ledger.slots.holders[id_]}
+    for victim in victims:
+        frees_block = wanted[0] and not blocks.isdisjoint(victim.blocks)
+        if frees_block or (wanted[1] and victim.slot in slots):
+            preempt(ledger, victim)
     return True
+
+
+def give_up_shares(ledger: Ledger, sequence: Sequence) -> None:
+    """Let those that run nothing give up the block that a sequence would have to copy.
+
+    Where ``admission.needs`` has promised everybody room to grow, a copy would break the promise.
+    """
+    limit, [tail] = ledger.config.max_preemptions, ledger.tail(sequence)
+    if any(one.num_preemptions >= limit for one in ledger.running):
+        for one in _idle(ledger):
+            if one is not sequence and tail in one.blocks:
+                preempt(ledger, one)
 
 
 def preempt(ledger: Ledger, sequence: Sequence) -> None:
@@ -90,11 +107,3 @@ def _count(held: Counter[int], ids: Iterable[int], holders: list[int]) -> int:
         held[id_] += 1
         freed += held[id_] == holders[id_]
     return freed
-
-
-def _frees(ledger: Ledger, victim: Sequence, blocks: Counter[int], slots: Counter[int]) -> bool:
-    """Whether anything the victim holds is free once all victims have yielded."""
-    if any(blocks[id_] == ledger.blocks.holders[id_] for id_ in victim.blocks):
-        return True
-    slot = victim.slot
-    return slot is not None and slots[slot] == ledger.slots.holders[slot]

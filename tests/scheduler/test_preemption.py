@@ -87,19 +87,36 @@ def test_a_preempted_sequence_hits_its_own_blocks_while_they_last() -> None:
     world.drain()
 
 
-def test_victims_that_free_nothing_are_spared() -> None:
-    """Two forks that wait share all they hold: neither frees anything alone."""
-    world = make_world(num_blocks=11, max_rows=2, prefix_cache=False)
-    [parent] = world.submit(range(8), max_tokens=10)
+def test_a_victim_that_frees_nothing_keeps_what_it_holds() -> None:
+    """A paused fork shares all it holds with its parent: only the youngest frees anything."""
+    world = make_world(num_blocks=9, max_rows=2, prefix_cache=False)
+    [parent] = world.submit(range(8), max_tokens=20)
     world.round()
-    held = [world.fork(parent) for _ in range(3)]
-    for seq_id in held:
-        world.pause(seq_id)
-    [other] = world.submit(range(20, 28), max_tokens=10)
-    while other not in world.finished or parent not in world.finished:
+    child = world.fork(parent)
+    world.pause(child)
+    [youngest] = world.submit(range(20, 28), max_tokens=16)
+    while not world.scheduler.stats().preemptions:
         world.round()
 
-    assert world.scheduler.stats().preemptions in (0, 3)
+    sequences = world.scheduler.sequences
+    assert sequences[youngest].computed == 0
+    assert sequences[child].computed == 8
+    world.drain()
+
+
+def test_forks_that_only_together_free_something_yield_together() -> None:
+    world = make_world(num_blocks=9, max_rows=2, prefix_cache=False)
+    [parent] = world.submit(range(8), max_tokens=20)
+    world.round()
+    children = [world.fork(parent) for _ in range(2)]
+    for seq_id in [parent, *children]:
+        world.pause(seq_id)
+    [other] = world.submit(range(20, 28), max_tokens=22)
+    while other not in world.finished:
+        world.round()
+
+    assert world.scheduler.stats().preemptions == 3
+    assert {world.scheduler.sequences[seq_id].computed for seq_id in children} == {0}
     world.drain()
 
 

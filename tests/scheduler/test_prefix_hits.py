@@ -3,7 +3,10 @@
 import pytest
 from world import World
 
-from scheduler.scheduler import SchedulerConfig
+from scheduler import prefix_index
+from scheduler.request import Request
+from scheduler.round import Verdict
+from scheduler.scheduler import Scheduler, SchedulerConfig
 
 
 def make_world(**fields) -> World:
@@ -295,3 +298,18 @@ def test_clearing_the_cache_spares_what_is_in_use() -> None:
 
     assert world.scheduler.stats().cached_blocks == 0
     world.drain()
+
+
+def test_tokens_are_compared_when_hashes_collide() -> None:
+    """A bad hash costs hits, never gives a wrong one."""
+    honest = prefix_index.chain_hash
+    prefix_index.chain_hash = lambda parent, tokens: hash((parent, tokens[0]))
+    try:
+        scheduler = Scheduler(SchedulerConfig(num_blocks=80, block_size=4, max_rows=4))
+        for prompt in ((1, 2, 3, 4, 5), (1, 9, 9, 9, 5), (1, 2, 3, 4, 6)):
+            scheduler.submit(Request("r", prompt, 1))
+            scheduler.commit([Verdict(row.seq_id, (7,)) for row in scheduler.plan().rows])
+    finally:
+        prefix_index.chain_hash = honest
+
+    assert scheduler.stats().hit_tokens == 4
