@@ -164,6 +164,11 @@ def _check_index(ledger: Ledger, index: PrefixIndex, read_tokens: ReadTokens | N
     kept_slots = {id_ for id_ in range(ledger.slots.size) if ledger.slots.is_kept(id_)}
     if kept != index.by_block.keys() or kept_slots != index.by_slot.keys():
         raise Leak(f"blocks {kept} and slots {kept_slots} are kept, but not all are in the index")
+    orphans = [
+        slot for slot, node in index.by_slot.items() if index.nodes.get(node.key) is not node
+    ]
+    if orphans:
+        raise InvariantViolated(f"checkpoints {orphans} have lost their blocks")
     if len(kept_slots) > ledger.checkpoint_limit:
         raise InvariantViolated(f"{len(kept_slots)} checkpoints, {ledger.checkpoint_limit} allowed")
     places = {block: place for place, block in enumerate(ledger.blocks.cached_ids)}

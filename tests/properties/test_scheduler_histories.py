@@ -61,7 +61,7 @@ class AnyHistory(RuleBasedStateMachine):
 
 TestAnyHistory = AnyHistory.TestCase
 TestAnyHistory.settings = settings(
-    max_examples=330,
+    max_examples=500,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

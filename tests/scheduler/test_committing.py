@@ -105,11 +105,11 @@ def test_a_stop_string_may_shorten_an_accepted_run() -> None:
 
 
 def test_what_a_stop_string_cut_off_is_not_indexed() -> None:
-    scheduler = started(prompt=(5, 6))
+    scheduler = started(prompt=(1, 2, 3, 4, 5))
     scheduler.plan()
-    scheduler.commit([Verdict(1, (9,), 3, 3, "stop")])  # 2 + 1 + 1 tokens, 6 computed
+    scheduler.commit([Verdict(1, (9,), 3, 3, "stop")])  # 5 + 1 + 1 tokens, 9 computed
 
-    assert [node.tokens for node in scheduler.ledger.index.nodes.values()] == [(5, 6, 8, 9)]
+    assert [node.tokens for node in scheduler.ledger.index.nodes.values()] == [(1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize(

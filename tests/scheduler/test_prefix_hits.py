@@ -313,3 +313,16 @@ def test_tokens_are_compared_when_hashes_collide() -> None:
         prefix_index.chain_hash = honest
 
     assert scheduler.stats().hit_tokens == 4
+
+
+def test_what_a_hit_takes_out_of_the_cache_is_not_counted_as_available() -> None:
+    world = make_hybrid(num_blocks=9)
+    world.submit(range(9), max_tokens=1)
+    world.drain()
+    [running] = world.submit(range(100, 112), max_tokens=3)
+    world.round()
+    [waiting] = world.submit([*range(9), *range(50, 61)], max_tokens=1)
+    world.drain()
+
+    assert world.scheduler.stats().preemptions == 0
+    assert list(world.finished)[1:] == [running, waiting]

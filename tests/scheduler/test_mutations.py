@@ -1,0 +1,530 @@
+"""Every fault that comparable engines had is put in, one at a time, and must be caught."""
+
+# ruff: noqa: E501 - the replaced source keeps its own line lengths
+import importlib
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from mutated import mutated
+
+NUM_WALKS = 40
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A replacement in one module's source, and what catches it: a test, or else random walks."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    caught_by: str = ""
+    arguments: tuple = ()
+
+
+class Endless(Exception):
+    """A fault made the scheduler turn in circles."""
+
+
+@contextmanager
+def cpu_seconds(limit: float) -> Iterator[None]:
+    """Raise Endless once the process has computed for so long, however busy the machine is."""
+
+    def stop(signal_number, frame) -> None:
+        raise Endless
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def catch(fault: Fault) -> None:
+    """Run what catches the fault, up to its end or to the first exception."""
+    if fault.caught_by:
+        module, _, function = fault.caught_by.partition("::")
+        world = importlib.import_module("world")
+        world.WORLDS.clear()
+        getattr(importlib.import_module(module), function)(*fault.arguments)
+        for one in world.WORLDS:
+            one.verify_all()
+        return
+    walk = importlib.import_module("random_walk").walk
+    for seed in range(NUM_WALKS):
+        walk(seed, 200, per_world=200)
+
+
+FAULTS = [
+    # references
+    Fault(
+        "a reference is dropped",
+        "pools",
+        "            self.holders[id_] += 1\n",
+        "            self.holders[id_] += 0\n",
+    ),
+    Fault(
+        "blocks are released twice",
+        "ledger",
+        "        self.blocks.release(sequence.blocks.cut(0))\n",
+        "        tail = sequence.blocks.cut(0)\n"
+        "        self.blocks.release(tail)\n        self.blocks.release(tail)\n",
+    ),
+    Fault(
+        "a slot leaks when its sequence ends",
+        "ledger",
+        "            self.slots.release((sequence.slot,))\n",
+        "",
+    ),
+    Fault(
+        "the source of a copy leaks",
+        "ledger",
+        "        self.blocks.release(self.pinned_blocks)\n",
+        "",
+    ),
+    Fault("scratch is handed out", "pools", "deque(range(1, size))", "deque(range(size))"),
+    Fault(
+        "a client that leaves in flight frees its blocks at once",
+        "scheduler",
+        "        if sequence.in_flight:\n            sequence.cancelled = True",
+        "        if False:\n            sequence.cancelled = True",
+    ),
+    Fault(
+        "an ended sequence stays among the running",
+        "ledger",
+        "            self.running.remove(sequence)\n",
+        "            pass\n",
+    ),
+    # the index
+    Fault(
+        "the hash leaves out the last token",
+        "prefix_index",
+        "hash((parent, tokens))",
+        "hash((parent, tokens[:-1]))",
+        "test_prefix_index::test_blocks_that_differ_in_their_last_token_are_both_kept",
+    ),
+    Fault(
+        "the hash leaves out the chain",
+        "prefix_index",
+        "hash((parent, tokens))",
+        "hash(tokens)",
+        "test_prefix_index::test_the_hash_covers_every_token_of_the_block_and_the_whole_chain",
+    ),
+    Fault(
+        "tenants share a root",
+        "prefix_index",
+        "        root = self._roots.get(salt)\n",
+        '        salt = ""\n        root = self._roots.get(salt)\n',
+        "test_prefix_index::test_salts_and_models_never_meet",
+    ),
+    Fault(
+        "the model is not part of the hash",
+        "prefix_index",
+        "Node(hash((self._model_identity, salt)), None",
+        "Node(hash(salt), None",
+        "test_prefix_index::test_salts_and_models_never_meet",
+    ),
+    Fault(
+        "a hit goes by the hash alone",
+        "prefix_index",
+        "            if node.tokens != tuple(tokens[index * size : (index + 1) * size]):\n                break\n",
+        "",
+        "test_prefix_hits::test_tokens_are_compared_when_hashes_collide",
+    ),
+    Fault(
+        "a hash outlives its block",
+        "prefix_index",
+        "        del self.nodes[node.key], self.by_block[node.block]\n",
+        "        del self.by_block[node.block]\n",
+    ),
+    Fault(
+        "a checkpoint outlives its block",
+        "prefix_index",
+        "        self.detach(node)\n        del self.nodes",
+        "        del self.nodes",
+    ),
+    Fault(
+        "a held block is evicted",
+        "prefix_index",
+        "        block = self._blocks.oldest_cached()\n",
+        "        block = next(iter(self.by_block), None)\n",
+    ),
+    Fault(
+        "a chain is evicted from its beginning",
+        "block_table",
+        "            tail.reverse()\n",
+        "",
+    ),
+    Fault(
+        "a block is indexed before it is computed",
+        "committing",
+        "min(sequence.computed, len(tokens)) // size",
+        "len(tokens) // size",
+    ),
+    Fault(
+        "rejected or cut off tokens are indexed",
+        "committing",
+        "min(sequence.computed, len(tokens)) // size",
+        "sequence.computed // size",
+        "test_committing::test_what_a_stop_string_cut_off_is_not_indexed",
+    ),
+    Fault(
+        "a hit leaves no token to compute",
+        "prefix_sharing",
+        "(len(sequence.tokens) - 1) // ledger",
+        "len(sequence.tokens) // ledger",
+    ),
+    Fault(
+        "a hit is counted as free memory as well",
+        "admission",
+        "num_blocks -= sum(1 for node in match.hit if ledger.blocks.holders[node.block])",
+        "num_blocks -= len(match.hit)",
+        "test_prefix_hits::test_what_a_hit_takes_out_of_the_cache_is_not_counted_as_available",
+    ),
+    Fault(
+        "a hit does not hold its blocks",
+        "admission",
+        "    ledger.blocks.share(blocks)\n",
+        "",
+    ),
+    Fault(
+        "a request that needs every position reads the cache",
+        "prefix_sharing",
+        "len(sequence.blocks) or not sequence.request.read_cache:\n        return Match()",
+        "len(sequence.blocks):\n        return Match()",
+        "test_prefix_hits::test_a_request_that_needs_every_position_fills_the_cache_without_reading_it",
+    ),
+    # states
+    Fault(
+        "a hybrid hits where there is no state",
+        "prefix_sharing",
+        "while chain and chain[-1].checkpoint is None:",
+        "while False:",
+    ),
+    Fault(
+        "a checkpoint stands one block early",
+        "checkpointing",
+        "depth = capture.position // ledger.config.block_size",
+        "depth = max(1, capture.position // ledger.config.block_size - 1)",
+    ),
+    Fault(
+        "a checkpoint is taken where the row ends",
+        "checkpointing",
+        "boundary = certain_end - certain_end % ledger.config.block_size",
+        "boundary = certain_end",
+    ),
+    Fault(
+        "checkpoints are silently never stored",
+        "checkpointing",
+        "            index.attach(node, capture.slot, rolling=decoding)\n",
+        "            pass\n",
+        "test_prefix_hits::test_a_conversations_next_turn_hits_what_was_generated",
+    ),
+    Fault(
+        "turning speculation on makes hits drop to zero",
+        "checkpointing",
+        "    if len(row.tokens) == 1 and row.start:\n",
+        "    if len(row.tokens) == 1 and row.start and not row.num_drafts:\n",
+        "test_prefix_hits::test_speculation_does_not_spoil_the_next_turns_hit",
+        (3, 0.0),
+    ),
+    Fault(
+        "checkpoints have no bound",
+        "checkpointing",
+        ">= ledger.checkpoint_limit:",
+        ">= 10**9:",
+    ),
+    Fault(
+        "a rolling checkpoint stays behind",
+        "checkpointing",
+        "                before = rolling_node(sequence)\n                if before is not None:",
+        "                before = None\n                if before is not None:",
+        "test_prefix_hits::test_a_decoding_sequence_keeps_one_rolling_checkpoint",
+    ),
+    Fault(
+        "a rolling checkpoint moves on although others use it",
+        "admission",
+        "        match.hit[-1].rolling = False",
+        "        pass",
+        "test_prefix_hits::test_a_checkpoint_that_others_use_stays_where_it_is",
+    ),
+    Fault(
+        "a prompt keeps no state where it leaves a known chain",
+        "prefix_sharing",
+        "boundaries = {usable, match.num_known, ",
+        "boundaries = {usable, ",
+        "test_prefix_hits::test_a_hybrid_hits_only_where_there_is_a_state_as_well",
+    ),
+    Fault(
+        "a prompt keeps no state for those that wait",
+        "prefix_sharing",
+        "        longest = max(longest, shared)\n",
+        "",
+        "test_prefix_hits::test_waiting_prompts_share_from_the_second_on_in_a_hybrid_too",
+    ),
+    Fault(
+        "a copied slot loses its unfolded count",
+        "pools",
+        "        self.unfolded[target] = self.unfolded[source]\n",
+        "        self.unfolded[target] = 0\n",
+        "test_forks::test_a_fork_takes_over_state_records_and_unfolded_count",
+    ),
+    Fault(
+        "accepted drafts are not folded",
+        "planning",
+        "fold=0 if slot is None else self.ledger.slots.unfolded[slot]",
+        "fold=0",
+    ),
+    Fault(
+        "rejected drafts are folded",
+        "committing",
+        "ledger.slots.stand(sequence.slot, certain_end, accepted)",
+        "ledger.slots.stand(sequence.slot, certain_end, drafted)",
+    ),
+    Fault(
+        "rejected drafts count as computed",
+        "committing",
+        "    sequence.computed = certain_end + accepted\n",
+        "    sequence.computed = certain_end + drafted\n",
+    ),
+    Fault(
+        "a failed round leaves half written states",
+        "committing",
+        "    ledger.drop_storage(sequence)\n    if sequence.pausing",
+        "    if sequence.pausing",
+    ),
+    Fault(
+        "a failed round leaks its captures",
+        "committing",
+        "        ledger.slots.release(capture.slot for capture in row.captures)\n",
+        "        pass\n",
+        "test_ending::test_a_failed_round_leaves_no_checkpoint_behind",
+    ),
+    Fault(
+        "samples keep what a failed round did not copy",
+        "committing",
+        "        if sequence.slot in uncopied:\n",
+        "        if False:\n",
+        "test_forks::test_samples_that_share_a_copy_compute_again_when_its_round_raises",
+    ),
+    # copies
+    Fault(
+        "a shared block is written",
+        "planning",
+        "        if ledger.tail_is_shared(sequence):\n            self._copy_block(sequence)\n",
+        "",
+    ),
+    Fault(
+        "a shared state is written",
+        "planning",
+        "        if ledger.slot_is_shared(sequence):\n            self._copy_slot(sequence)\n",
+        "",
+    ),
+    Fault(
+        "the copy of a shared state is lost",
+        "planning",
+        "        self.slot_copies.append(SlotCopy(source, target))\n",
+        "",
+    ),
+    Fault(
+        "copies of a round build on each other",
+        "planning",
+        "        source = self.copied_from.get(source, source)\n",
+        "",
+        "test_forks::test_samples_that_share_a_copy_compute_again_when_its_round_raises",
+    ),
+    Fault(
+        "a fork does not hold its parent's state",
+        "prefix_sharing",
+        "        ledger.slots.share((source.slot,))\n",
+        "",
+    ),
+    Fault(
+        "a fork shares blocks that its parent has yet to write",
+        "prefix_sharing",
+        "source.blocks.first(ledger.blocks_for(source.computed))",
+        "source.blocks.first(len(source.blocks))",
+    ),
+    # waiting and yielding
+    Fault(
+        "the second prompt does not wait for the first",
+        "prefix_sharing",
+        "    sequence.waits_for = owner, end * size\n",
+        "    return False\n",
+        "test_prefix_hits::test_many_users_of_a_prefix_hold_one_copy_of_it",
+    ),
+    Fault(
+        "who waits for a prompt waits for ever when that goes away",
+        "prefix_sharing",
+        'if owner.status == "running" and owner.computed < position:',
+        "if owner.computed < position:",
+    ),
+    Fault(
+        "claims outlive their owner",
+        "ledger",
+        "            self.running.remove(sequence)\n            self.drop_claims(sequence)\n",
+        "            self.running.remove(sequence)\n",
+    ),
+    Fault(
+        "a preempted sequence loses what it has said",
+        "preemption",
+        "    ledger.drop_storage(sequence)\n",
+        "    ledger.drop_storage(sequence)\n    del sequence.tokens[sequence.num_prompt :]\n",
+    ),
+    Fault(
+        "victims yield that free nothing",
+        "preemption",
+        "if frees_block or (wanted[1] and victim.slot in slots):",
+        "if True:",
+        "test_preemption::test_a_victim_that_frees_nothing_keeps_what_it_holds",
+    ),
+    Fault(
+        "sequences yield over and over",
+        "admission",
+        "    if any(one.num_preemptions >= limit for one in (sequence, *running)):\n",
+        "    if False:\n",
+        "test_preemption::test_nobody_yields_more_often_than_the_bound",
+        (0,),
+    ),
+    Fault(
+        "the oldest yields",
+        "preemption",
+        "    later.reverse()\n",
+        "",
+        "test_preemption::test_the_youngest_yields_and_answers_as_if_it_had_not",
+    ),
+    Fault(
+        "a sequence yields that has a row in the round already",
+        "preemption",
+        "one.order > order and one.seq_id not in busy",
+        "one is not needy",
+    ),
+    Fault(
+        "nobody yields",
+        "preemption",
+        "    if lacking_blocks > 0 or lacking_slots > 0:\n        return False\n",
+        "    return False\n",
+    ),
+    Fault(
+        "the idle keep their memory when nothing runs",
+        "planning",
+        "                match = self._match_at_any_cost(sequence)\n",
+        "                pass\n",
+    ),
+    # order and limits
+    Fault(
+        "small requests overtake a large one",
+        "planning",
+        "            if not admission.fits(ledger, sequence, match, started):\n                break\n",
+        "            if not admission.fits(ledger, sequence, match, started):\n                continue\n",
+        "test_planning::test_a_large_request_is_not_overtaken_by_small_ones_behind_it",
+    ),
+    Fault(
+        "classes are ignored",
+        "waiting_line",
+        "reverse=True",
+        "reverse=False",
+        "test_order::test_a_higher_class_starts_first",
+    ),
+    Fault(
+        "tenants are not charged",
+        "waiting_line",
+        "self._served.get(tenant, 0) + num_tokens",
+        "self._served.get(tenant, 0)",
+        "test_order::test_a_tenant_with_a_thousand_requests_does_not_stop_anothers_single_one",
+    ),
+    Fault(
+        "a parked prompt waits for ever",
+        "waiting_line",
+        "            if round_number - sequence.waiting_since <= self._max_wait_rounds:\n",
+        "            if True:\n",
+        "test_order::test_a_parked_prompts_wait_is_bounded_whatever_its_class",
+    ),
+    Fault(
+        "a long prompt stalls the rows that decode",
+        "planning",
+        "    builder.add_decoding()\n",
+        "    if all(one.num_pending == 1 for one in ledger.running):\n        builder.add_decoding()\n",
+        "test_planning::test_a_long_prompt_never_stalls_the_rows_that_decode",
+    ),
+    Fault(
+        "prompts starve behind decoding rows",
+        "planning",
+        "max(total - decoding, share)",
+        "max(total - decoding, 0)",
+        "test_planning::test_decode_rows_take_from_a_bounded_round_but_prompts_keep_their_share",
+    ),
+    Fault(
+        "chunks leave the grid",
+        "planning",
+        "            end -= end % self.config.block_size\n",
+        "            pass\n",
+        "test_planning::test_an_uneven_budget_is_rounded_down_to_the_grid_and_shared_in_order",
+    ),
+    Fault(
+        "drafts exceed what max_tokens permits",
+        "planning",
+        "min(depth, request.max_tokens - sequence.num_generated - 1)",
+        "depth",
+        "test_planning::test_drafts_never_exceed_what_max_tokens_still_permits",
+    ),
+    Fault(
+        "a finishing row bounds everybody's drafts",
+        "planning",
+        "self._add_decode(sequence, depth(sequence, num_rows))",
+        "self._add_decode(sequence, min(depth(one, num_rows) and one.request.max_tokens"
+        " - one.num_generated - 1 for one in decoding))",
+        "test_planning::test_a_finished_row_does_not_bound_the_drafts_of_others",
+    ),
+    Fault(
+        "deadlines pass unseen",
+        "scheduler",
+        "        while deadlines and deadlines[0][0] <= now:\n",
+        "        while False:\n",
+        "test_ending::test_a_late_request_ends_whatever_it_was_doing",
+        ("paused",),
+    ),
+    Fault(
+        "an earlier run's tokens are emitted again",
+        "scheduler",
+        "tokens = [*request.prompt, *request.emitted]",
+        "tokens = [*request.prompt]",
+        "test_committing::test_an_earlier_runs_tokens_count_but_are_not_emitted_again",
+    ),
+    Fault(
+        "a poisonous request takes everybody down",
+        "committing",
+        "    if sequence.num_failures == limit - 1:\n",
+        "    if False:\n",
+        "test_ending::test_a_poisonous_request_ends_alone_and_spares_the_others",
+    ),
+    Fault(
+        "a request fails for ever",
+        "committing",
+        "        if sequence.num_failures:\n            sequence.num_failures = 0\n",
+        "        pass\n    sequence.num_failures = 0\n    if num_tokens:\n",
+        "test_ending::test_a_request_that_fails_only_while_decoding_ends_too",
+    ),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+def test_the_fault_is_caught(fault) -> None:
+    caught = False
+    with mutated(fault.module, fault.old, fault.new):
+        try:
+            with cpu_seconds(10):
+                catch(fault)
+        except Exception:  # whatever a fault leads to: a violated invariant or a plain KeyError
+            caught = True
+    assert caught, f"nothing notices that {fault.name}"
+
+
+def test_a_mutation_that_no_longer_applies_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 times"), mutated("pools", "no such code", ""):
+        pass
