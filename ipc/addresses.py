@@ -49,13 +49,17 @@ def allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
     socket.ipv6 = address.startswith("tcp://[")
 
 
-def configure(socket: "zmq.Socket[bytes]", heartbeat: float) -> None:
-    """Bound a socket's queues and messages, and let it notice dead connections."""
+def configure(socket: "zmq.Socket[bytes]") -> None:
+    """Bound a socket's queues and messages, and let it notice dead connections.
+
+    Never with ZMQ_HEARTBEAT_IVL: libzmq 4.3.5 aborts the process (``!_io_error``) if its timer
+    fires after a peer left whose messages had reached the high-water mark.
+    """
     socket.sndhwm = socket.rcvhwm = HIGH_WATER_MARK
     socket.maxmsgsize = MAX_FRAME_BYTES
     socket.linger = 0
-    socket.heartbeat_ivl = max(int(heartbeat * 1000), 1)
-    socket.heartbeat_timeout = max(int(heartbeat * 3000), 1)
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_idle = 30
     socket.reconnect_ivl = 50
     socket.reconnect_ivl_max = 1000
 

@@ -68,7 +68,7 @@ class Broker:
 
     def _socket(self, keys: BrokerKeys | None, domain: bytes) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.ROUTER)
-        configure(socket, self.core.config.heartbeat)
+        configure(socket)
         socket.router_mandatory = 1
         if keys is not None:
             socket.curve_server = 1

@@ -176,7 +176,7 @@ class ClientConnection:
 
     def _connect(self, context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
         socket = context.socket(zmq.DEALER)
-        configure(socket, self._core.heartbeat)
+        configure(socket)
         if self._key is not None and self._server_key is not None:
             socket.curve_publickey, socket.curve_secretkey = self._key.public, self._key.secret
             socket.curve_serverkey = self._server_key

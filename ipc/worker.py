@@ -127,7 +127,6 @@ class Worker:
         self._clock = clock
         self._hang_limit = hang_limit
         self._orphaned = orphaned
-        self._heartbeat = heartbeat
         self.core = WorkerCore(now=clock(), drain_limit=drain_limit)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._wake_reader, self._wake_writer = sockets.socketpair()
@@ -190,7 +189,7 @@ class Worker:
 
     def _connect(self) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
-        configure(socket, self._heartbeat)
+        configure(socket)
         if self._keys is not None:
             own, server = self._keys
             socket.curve_publickey, socket.curve_secretkey = own.public, own.secret
