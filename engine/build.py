@@ -88,7 +88,8 @@ def build_parts(
     """
     forward = Forward(loaded.model)
     planned = plan(loaded, options, forward)
-    ready = prepare(loaded, options, forward, options.max_drafts if planned is not None else 0)
+    max_drafts = options.max_drafts if planned is not None else 0
+    ready = prepare(loaded, options, forward, max_drafts, must_be_exact=options.exact)
     per_block, per_slot = ready.bytes_per_block, ready.bytes_per_slot
     if planned is not None:
         per_block += planned.bytes_per_block

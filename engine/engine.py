@@ -14,6 +14,7 @@ from scheduler.adaptive_depth import AdaptiveDepth
 from scheduler.round import Commit, Round
 from scheduler.scheduler import Scheduler
 
+from .acceptance import make_acceptance
 from .answer import Answer, Delta, Usage
 from .build import Parts, build
 from .detokenizer import Detokenizer
@@ -34,10 +35,12 @@ class Engine:
         self.parts = parts
         self._policy = parts.make_depth_policy()
         self.scheduler = Scheduler(parts.scheduler_config, self._policy)
+        parts.executor.attach(lambda seq_id: self.scheduler.sequences[seq_id].tokens)
         self._submitter = Submitter(parts.loaded)
         self._clock = clock
         self._runs: dict[int, Run] = {}
-        self._output = Output(self._runs)
+        rule, vocab_size = parts.options.acceptance, parts.loaded.vocab_size
+        self._output = Output(self._runs, make_acceptance(rule, vocab_size))
         self._ids: dict[str, tuple[int, ...]] = {}
         self._next_number = 0
         self._undelivered: list[Delta] = []  # what generate() got of requests that are not its own
@@ -203,8 +206,7 @@ class Engine:
     def _execute(self, round_: Round) -> list[Commit]:
         """Run a round and commit it; a round that raised is undone and tried again."""
         started = self._clock()
-        for row in round_.rows:
-            self._runs[row.seq_id].begin_round()
+        self._output.begin_round(row.seq_id for row in round_.rows)
         try:
             verdicts = self.parts.executor.run(round_, self._output.pick, self._output.choose)
         except Exception:
@@ -257,6 +259,7 @@ class Engine:
 
     def _forget(self, seq_id: int, run: Run) -> None:
         del self._runs[seq_id]
+        self.parts.executor.forget(seq_id)
         request_id = run.request.request_id
         left = [other for other in self._ids[request_id] if other in self._runs]
         if not left:

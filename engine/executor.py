@@ -14,7 +14,7 @@ from scheduler.round import Round, Row, Verdict
 
 from .batch import Batch, Window
 from .certain_run import run_certain
-from .drafting.drafter import Choose, Drafter
+from .drafting.drafter import Choose, Drafter, TokensOf
 from .forward import Forward
 from .store import Store
 from .view import BatchView
@@ -59,6 +59,16 @@ class Executor:
                 for verdict in self._run_batch(Batch(group, self.block_size), pick):
                     verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
+
+    def attach(self, tokens_of: TokensOf) -> None:
+        """Tell the drafter, if there is one, where the tokens of a sequence are found."""
+        if self.drafter is not None:
+            self.drafter.attach(tokens_of)
+
+    def forget(self, seq_id: int) -> None:
+        """A sequence has ended."""
+        if self.drafter is not None:
+            self.drafter.forget(seq_id)
 
     def _propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         if self.drafter is None:

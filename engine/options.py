@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+DrafterName = Literal["mtp", "peer", "lookup"]
+
 MAX_DEPTH = 8
 AUTO_DEPTH = 4  # the most drafts that "auto" tries
 
@@ -18,7 +20,11 @@ class EngineOptions:
     dtype: weights' type (float32, bfloat16, float16); float32 on a CPU by default, elsewhere the
     checkpoint's. exact: bitwise the same output whatever the batch, chunks, cache and drafts;
     refused where it cannot hold. speculate: off, a fixed number of drafts a round (1 to 8), or
-    auto: as many as pay, by measurement. mtp: an MTP head published apart from its target.
+    auto: as many as pay, by measurement. drafter: what drafts: mtp (the checkpoint's MTP head, or
+    the one published apart that ``mtp`` names), peer (the smaller model that ``draft_model`` names)
+    or lookup (what followed the same words before); None: the MTP head if there is one, else the
+    draft model if one is named. acceptance: coupled (by shared noise: the output is the same as
+    without drafts) or rejection (the classical rule: another output, equally likely).
     prefix_cache: share computed prefixes. max_checkpoint_bytes: memory for kept recurrent states.
     check: verify every scheduler invariant at every event (slow).
     """
@@ -33,7 +39,10 @@ class EngineOptions:
     prefix_cache: bool = True
     max_checkpoint_bytes: int | None = None
     speculate: int | Literal["auto", "off"] = "off"
+    drafter: DrafterName | None = None
+    draft_model: str | None = None
     mtp: str | None = None
+    acceptance: Literal["coupled", "rejection"] = "coupled"
     check: bool = False
 
     def __post_init__(self) -> None:
@@ -58,6 +67,22 @@ class EngineOptions:
             raise ValueError(
                 f"speculate must be 'auto', 'off' or a depth of 1 to {MAX_DEPTH}, not {depth!r}"
             )
+        self._check_drafter()
+
+    def _check_drafter(self) -> None:
+        drafter = self.drafter
+        if drafter not in (None, "mtp", "peer", "lookup"):
+            raise ValueError(f"drafter must be 'mtp', 'peer', 'lookup' or None, not {drafter!r}")
+        if self.acceptance not in ("coupled", "rejection"):
+            raise ValueError(
+                f"acceptance must be 'coupled' or 'rejection', not {self.acceptance!r}"
+            )
+        if drafter == "peer" and self.draft_model is None:
+            raise ValueError("drafter 'peer' needs draft_model, the name of the model that drafts")
+        if self.draft_model is not None and drafter not in (None, "peer"):
+            raise ValueError(f"draft_model is given, but drafter is {drafter!r}: it must be 'peer'")
+        if self.mtp is not None and drafter not in (None, "mtp"):
+            raise ValueError(f"mtp is given, but drafter is {drafter!r}: it must be 'mtp'")
 
     @property
     def max_drafts(self) -> int:

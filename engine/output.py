@@ -1,28 +1,35 @@
 """Turns a round's logits into tokens: what the target says, and what a drafter proposes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import mlx.core as mx
 
+from .acceptance import Acceptance
 from .draw import Draw
 from .executor import Wanted
 from .run import Run
-from .sampling import pick
 
 
 class Output:
     """The picks of all running sequences, each by its own settings."""
 
-    def __init__(self, runs: Mapping[int, Run]) -> None:
+    def __init__(self, runs: Mapping[int, Run], acceptance: Acceptance) -> None:
         self._runs = runs
+        self._acceptance = acceptance
+
+    def begin_round(self, seq_ids: Iterable[int]) -> None:
+        """Forget the last round, whether it landed or failed."""
+        self._acceptance.begin_round()
+        for seq_id in seq_ids:
+            self._runs[seq_id].begin_round()
 
     def pick(self, wanted: Sequence[Wanted], logits: mx.array) -> list[int]:
         """Pick a token for each wanted position from ``logits``, (positions, vocabulary)."""
         draws: list[Draw] = []
         for window, _ in groupby(wanted, key=lambda want: want.window):
             draws += self._runs[window.row.seq_id].draws(window.drafts)
-        picks = pick(draws, logits)
+        picks = self._acceptance.pick(wanted, draws, logits)
         mx.eval(picks.arrays)
         for want, entry in zip(wanted, picks.logprobs(), strict=True):
             if entry is not None:
@@ -37,8 +44,8 @@ class Output:
     def choose(
         self, seq_ids: Sequence[int], drafts: Sequence[tuple[int, ...]], logits: mx.array
     ) -> mx.array:
-        """Pick drafts with the noise that the target will pick with; see drafting.drafter."""
+        """Pick drafts from a drafter's logits; see drafting.drafter."""
         draws = [
             self._runs[seq_id].draw(said) for seq_id, said in zip(seq_ids, drafts, strict=True)
         ]
-        return pick(draws, logits, logprobs=False).tokens
+        return self._acceptance.choose(seq_ids, drafts, draws, logits)

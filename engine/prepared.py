@@ -62,11 +62,17 @@ class Prepared:
 
 
 def prepare(
-    loaded: LoadedModel, options: EngineOptions, forward: Forward, max_drafts: int
+    loaded: LoadedModel,
+    options: EngineOptions,
+    forward: Forward,
+    max_drafts: int,
+    *,
+    must_be_exact: bool,
 ) -> Prepared:
     """Find out what the layers of ``loaded`` keep, and try it out.
 
-    Raises ModelError, with the cause, for models that cannot run, or not in exact mode.
+    Raises ModelError, with the cause, for models that cannot run, or that ``must_be_exact`` and
+    cannot.
     """
     specs = tuple(inspect_layers(loaded.model))
     num_paged = sum(isinstance(spec, AttentionSpec) for spec in flatten(specs))
@@ -81,7 +87,7 @@ def prepare(
         return Probe(forward, make_store, size, loaded.vocab_size)
 
     probe = find_method(make_probe, method, dtype)
-    if options.exact:
+    if must_be_exact:
         check_exact(probe, dtype, str(blas.current()))
     return Prepared(specs, probe.store.method, size, max_drafts, options.exact, dtype)
 

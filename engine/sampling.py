@@ -1,6 +1,6 @@
 """Picks tokens: argmax(processed logits + noise), many draws at once, each as if it were alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -20,12 +20,14 @@ def pick(
     noise: RoundNoise | None = None,
     *,
     logprobs: bool = True,
+    settle: Callable[[mx.array], mx.array] | None = None,
 ) -> "Picks":
     """Pick one token for each draw from ``logits`` [N, V], N = len(draws); nothing is evaluated.
 
     ``noise`` shares a round's noise between drafts and verification; a drafter whose V is smaller
     than the noise is wide reads its first V numbers. Without it each draw's noise has width V.
-    Drafts pass ``logprobs=False``. Ties go to the lowest id.
+    Drafts pass ``logprobs=False``. Ties go to the lowest id. ``settle`` has the last word: it takes
+    the tokens picked, uint32 [N], and returns those that stand.
     """
     if len(draws) != logits.shape[0]:
         raise ValueError(f"{len(draws)} draws for {logits.shape[0]} rows of logits")
@@ -41,7 +43,7 @@ def pick(
         tokens = picked if tokens is None else put_rows(tokens, worked, picked)
     if tokens is None:  # no draws at all
         tokens = mx.zeros((0,), dtype=mx.uint32)
-    picks = Picks(tokens)
+    picks = Picks(tokens if settle is None else settle(tokens))
     if worked and processed is not None:
         picks.watch(draws, worked, processed)
     if logprobs:

@@ -1,7 +1,7 @@
 """What the executor asks of whoever proposes drafts."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import mlx.core as mx
 
@@ -15,8 +15,11 @@ Choose = Callable[[Sequence[int], Sequence[tuple[int, ...]], mx.array], mx.array
 It picks with the noise the target will pick with at that position, which is what couples the two.
 """
 
+TokensOf = Callable[[int], Sequence[int]]
+"""All committed tokens of a sequence, by its id."""
 
-class Drafter(Protocol):
+
+class Drafter(ABC):
     """Proposes drafts, and follows what the target really ran.
 
     Its memory is numbered like the target's: the same blocks, the same slots. After ``follow``,
@@ -26,18 +29,24 @@ class Drafter(Protocol):
 
     name: str
 
+    @abstractmethod
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         """Return drafts by sequence id, at most ``num_drafts`` each; a row may be left out."""
-        ...
 
+    @abstractmethod
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         """Take in a batch that the target ran.
 
         ``hidden`` (rows, width, size) is the target's after its final norm, ``kept`` how many
         tokens of each row's window are committed: the certain ones and the accepted drafts.
         """
-        ...
 
+    @abstractmethod
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
         """Carry out a round's copies."""
-        ...
+
+    def attach(self, tokens_of: TokensOf) -> None:  # noqa: B027  # most have no use for it
+        """Learn, before the first round, where the committed tokens of a sequence are found."""
+
+    def forget(self, seq_id: int) -> None:  # noqa: B027
+        """A sequence has ended: drop what is kept for it by its id."""

@@ -22,7 +22,7 @@ from ..forward import Forward
 from ..pages import PageShape
 from ..slots import SlotArray, Slots
 from ..view import BatchView
-from .drafter import Choose
+from .drafter import Choose, Drafter
 from .mtp import MTPHead
 
 SHIFT = 1  # page positions after rotary positions
@@ -38,7 +38,7 @@ def head_shape(head: MTPHead, dtype: mx.Dtype) -> PageShape:
     return PageShape(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype)
 
 
-class MTPDrafter:
+class MTPDrafter(Drafter):
     """An MTP head over pages."""
 
     name = "mtp"
@@ -113,7 +113,7 @@ class MTPDrafter:
             mx.eval(self.pending.arrays)
 
     def _pending_hidden(self, rows: Sequence[Row]) -> mx.array:
-        """h[start - 1] of each row, (rows, size): from a block at a boundary, else from its slot."""
+        """h[start - 1] of each row, (rows, size): a block's at a boundary, else its slot's."""
         found = self.pending.read("hidden", mx.array([row.slot or 0 for row in rows]))
         at_boundary = np.array([row.start % self.block_size == 0 for row in rows])
         if at_boundary.any():

@@ -1,0 +1,46 @@
+"""Drafts what followed the same words earlier in the sequence: prompt lookup, without a model."""
+
+from collections.abc import Mapping, Sequence
+
+import mlx.core as mx
+
+from scheduler.round import BlockCopy, Row, SlotCopy
+
+from ..view import BatchView
+from .drafter import Choose, Drafter, TokensOf
+from .ngram_index import NgramIndex
+
+
+class LookupDrafter(Drafter):
+    """Looks the last tokens of each sequence up in what it said and was asked before."""
+
+    name = "lookup"
+
+    def __init__(self) -> None:
+        self._tokens_of: TokensOf | None = None
+        self._indexes: dict[int, NgramIndex] = {}
+
+    def attach(self, tokens_of: TokensOf) -> None:
+        self._tokens_of = tokens_of
+
+    def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
+        """Return what is found; sequences that say nothing twice are left out."""
+        assert self._tokens_of is not None, "attach() says where the tokens are"
+        found: dict[int, tuple[int, ...]] = {}
+        for row in rows:
+            tokens = self._tokens_of(row.seq_id)
+            index = self._indexes.setdefault(row.seq_id, NgramIndex())
+            index.extend(tokens)
+            drafts = index.continuation(tokens, row.num_drafts)
+            if drafts:
+                found[row.seq_id] = drafts
+        return found
+
+    def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
+        """Nothing is kept of what the target ran."""
+
+    def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
+        """Nothing is kept in blocks or slots."""
+
+    def forget(self, seq_id: int) -> None:
+        self._indexes.pop(seq_id, None)

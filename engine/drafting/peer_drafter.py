@@ -1,0 +1,129 @@
+"""Drafts with a smaller model of its own kind, whose memory is numbered like the target's.
+
+The peer runs whatever the target commits, with the same blocks, slots, folds and captures, so what
+is true of the target's memory (what is shared, copied, checkpointed, rolled back) is true of the
+peer's. Its drafting steps write K/V where the window's own will lie; states they leave in scratch
+slots behind the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from scheduler.round import BlockCopy, Row, SlotCopy
+
+from ..batch import Batch, Window
+from ..certain_run import run_certain
+from ..forward import Forward
+from ..prepared import Prepared
+from ..view import BatchView
+from .drafter import Choose, Drafter
+
+
+class PeerForward(Forward):
+    """A peer's forward pass, for tokens of a larger vocabulary too."""
+
+    def __init__(self, model: nn.Module, vocab_size: int) -> None:
+        super().__init__(model)
+        self.vocab_size = vocab_size
+
+    def hidden(self, tokens: mx.array, caches: Sequence[object]) -> mx.array:
+        """As of any model; a token that the peer does not know counts as its token 0."""
+        return super().hidden(mx.where(tokens < self.vocab_size, tokens, 0), caches)
+
+
+class PeerDrafter(Drafter):
+    """A draft model over pages and slots."""
+
+    name = "peer"
+
+    def __init__(
+        self,
+        forward: PeerForward,
+        ready: Prepared,
+        *,
+        num_blocks: int,
+        num_slots: int,
+        max_rows: int,
+        target_vocab_size: int,
+    ) -> None:
+        self.forward = forward
+        self.block_size = ready.block_size
+        self.keeps_states = ready.bytes_per_slot > 0
+        self.first_scratch = num_slots
+        self.store = ready.make_store(num_blocks, num_slots + max_rows if self.keeps_states else 0)
+        self.target_vocab_size = target_vocab_size
+        self._chained: dict[int, tuple[int, tuple[int, ...]]] = {}  # start and drafts, by sequence
+
+    def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
+        """Run the pending token, then each draft after the other but the last."""
+        self._chained = {}
+        rows = self._rows_that_draft(rows)
+        seq_ids = [row.seq_id for row in rows]
+        drafts: list[tuple[int, ...]] = [() for _ in rows]
+        starts = [row.start for row in rows]
+        tokens = mx.array([row.tokens[-1] for row in rows])
+        for step in range(rows[0].num_drafts if rows else 0):
+            count = sum(row.num_drafts > step for row in rows)
+            rows, tokens = rows[:count], tokens[:count]
+            view = self._step_view(rows, step)
+            caches = self.store.open(view)
+            hidden = self.forward.hidden(tokens[:, None], caches)
+            logits = self.forward.logits(hidden)[:, 0, : self.target_vocab_size]
+            tokens = choose(seq_ids[:count], drafts[:count], logits)
+            mx.eval(tokens, self.store.pending(caches))
+            self.store.store(view, caches)
+            for number, token in enumerate(np.array(tokens).tolist()):
+                drafts[number] += (token,)
+        places = zip(seq_ids, starts, drafts, strict=True)
+        self._chained = {seq_id: (start, said) for seq_id, start, said in places}
+        return dict(zip(seq_ids, drafts, strict=True))
+
+    def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
+        """Run the committed part of every window, as far as the drafting steps have not."""
+        windows = [
+            part
+            for window, count in zip(view.batch.windows, kept, strict=True)
+            if (part := self._to_run(window, count)) is not None
+        ]
+        run_certain(self.forward, self.store, windows, self.block_size)
+
+    def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
+        self.store.copy(blocks, slots if self.keeps_states else ())
+
+    def _rows_that_draft(self, rows: Sequence[Row]) -> list[Row]:
+        """Those with the most drafts first; see Store.num_drafts for who may draft fewer."""
+        sizes = [self.store.num_drafts(row, self.block_size) for row in rows]
+        pairs = zip(rows, sizes, strict=True)
+        able = [replace(row, num_drafts=size) for row, size in pairs if size]
+        return sorted(able, key=lambda row: (-row.num_drafts, -row.start))
+
+    def _step_view(self, rows: Sequence[Row], step: int) -> BatchView:
+        """One token a row, ``step`` positions after the pending one; no true state is written."""
+        scratch = [self.first_scratch + number for number in range(len(rows))]
+        windows = []
+        for row, slot in zip(rows, scratch, strict=True):
+            assert len(row.tokens) == 1, "drafts follow a single pending token"
+            begins = step == 0
+            read = row.slot if begins else slot
+            fold = row.fold if begins else 0
+            windows.append(Window(Row(row.seq_id, (0,), row.start + step, row.blocks, read, fold)))
+        view = BatchView(Batch(windows, self.block_size, keep_order=True))
+        view.slots = scratch
+        return view
+
+    def _to_run(self, window: Window, num_kept: int) -> Window | None:
+        row, accepted = window.row, window.drafts[: num_kept - len(window.row.tokens)]
+        if self.store.cuts:  # states stand where the next window starts: nothing is folded
+            return Window(replace(row, tokens=row.tokens + accepted, num_drafts=0))
+        if self.keeps_states:  # what is recorded is folded by the row's next window
+            return Window(row, accepted)
+        if window.drafts and self._chained.get(row.seq_id) == (row.start, window.drafts):
+            if len(accepted) < len(window.drafts):
+                return None
+            last = replace(row, tokens=accepted[-1:], start=row.start + len(accepted))
+            return Window(replace(last, num_drafts=0, captures=()))
+        return Window(row, accepted)
