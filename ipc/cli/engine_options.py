@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 _NAMES = (
     *("max_rows", "max_context", "num_blocks", "block_size", "prompt_tokens_per_round"),
-    *("dtype", "exact", "prefix_cache", "max_checkpoint_bytes", "speculate", "mtp"),
+    *("dtype", "exact", "prefix_cache", "max_checkpoint_bytes", "speculate"),
+    *("drafter", "draft_model", "mtp", "acceptance"),
 )
 
 
@@ -64,7 +65,26 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="drafts a round: none, as many as pay, or always N",
     )
     group.add_argument(
+        "--drafter",
+        choices=("mtp", "peer", "lookup"),
+        default=unset,
+        help="what drafts: the MTP head, the draft model, or a look at what was said before; "
+        "by default the first of these that there is, but for looking up",
+    )
+    group.add_argument(
+        "--draft-model",
+        default=unset,
+        metavar="MODEL",
+        help="a smaller model of the same tokenizer",
+    )
+    group.add_argument(
         "--mtp", default=unset, metavar="MODEL", help="an MTP head published apart from the model"
+    )
+    group.add_argument(
+        "--acceptance",
+        choices=("coupled", "rejection"),
+        default=unset,
+        help="coupled: answers are the same with and without drafts; rejection: the classical rule",
     )
 
 
