@@ -57,9 +57,10 @@ def _keep(ledger: Ledger, row: Row, verdict: Verdict) -> Commit:
     sequence.num_accepted += accepted
     _count(ledger, sequence, row, verdict, len(tokens))
     if ledger.index is not None:
-        if finish != "error":
+        if finish == "error":  # nobody knows what it left in its pages and states
+            ledger.slots.release(capture.slot for capture in row.captures)
+        else:
             index_blocks(ledger, ledger.index, sequence)
-        if row.captures:
             keep_captures(ledger, sequence, row)
         if sequence.capture_points:
             later = (at for at in sequence.capture_points if at > certain_end)

@@ -26,7 +26,7 @@ def plan_round(ledger: Ledger, policy: DepthPolicy) -> Round | None:
         return builder.finish()
     builder.add_decoding()
     builder.add_prompts()
-    if not suspects:
+    if not suspects and len(ledger.line):
         builder.admit()
     return builder.finish()
 

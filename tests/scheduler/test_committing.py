@@ -179,3 +179,24 @@ def test_an_ended_sequence_can_be_read_until_the_next_plan() -> None:
     assert scheduler.sequences[1].finish == "length"
     scheduler.plan()
     assert 1 not in scheduler.sequences
+
+
+def test_a_row_that_ends_in_an_error_leaves_nothing_in_the_index() -> None:
+    scheduler = make_scheduler()
+    scheduler.submit(Request("r", tuple(range(9)), 4))
+    [row] = scheduler.plan().rows
+    assert row.captures
+
+    assert scheduler.commit([Verdict(1, (), finish="error")]) == [Commit(1, (), "error")]
+    assert (scheduler.stats().cached_blocks, scheduler.stats().checkpoints) == (0, 0)
+
+
+def test_a_block_that_is_not_full_is_never_found() -> None:
+    world = World(SchedulerConfig(num_blocks=20, block_size=4, max_rows=1))
+    world.submit([1, 2, 3, 4, 5, 6], max_tokens=1)
+    world.drain()
+    world.submit([1, 2, 3, 4, 5, 6, 7, 8, 9], max_tokens=1)
+    world.drain()
+
+    assert world.scheduler.stats().hit_tokens == 4
+    assert len(world.scheduler.ledger.index.nodes) == 2

@@ -301,8 +301,8 @@ FAULTS = [
     Fault(
         "a failed round leaks its captures",
         "committing",
-        "        ledger.slots.release(capture.slot for capture in row.captures)\n",
-        "        pass\n",
+        "    for row in rows:\n        ledger.slots.release(capture.slot for capture in row.captures)\n",
+        "",
         "test_ending::test_a_failed_round_leaves_no_checkpoint_behind",
     ),
     Fault(
