@@ -1,0 +1,1 @@
+"""Scripts that measure, one per question; each prints one JSON line per measurement."""
