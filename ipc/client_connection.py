@@ -17,7 +17,7 @@ from .addresses import allow_ipv6, configure, is_local, receive
 from .client_core import ClientConfig, ClientCore, StreamEvent
 from .keys import KeyPair, load_pair, load_public
 from .limits import MAX_FRAMES
-from .messages import Stats, Submit
+from .messages import Error, Stats, Submit
 
 logger = logging.getLogger("octavo.client")
 
@@ -69,6 +69,10 @@ class ClientConnection:
         """Send a request; ``sink`` gets its events."""
 
         def start() -> None:
+            if submit.id in self._sinks:
+                text = f"the request id {submit.id!r} is in use; choose another"
+                sink(Error("bad_request", text, False, id=submit.id))
+                return
             self._sinks[submit.id] = sink
             self._core.submit(submit, self._clock(), timeout=timeout)
 
@@ -127,15 +131,19 @@ class ClientConnection:
     # The connection's thread
 
     def _run(self) -> None:
+        reason = "the client was closed"
         try:
             self._serve()
         except Exception as error:
             logger.exception("the client's thread ended")
-            self._core.fail("closed", f"the client's thread ended: {error!r}")
+            reason = f"the client's thread ended: {error!r}"
         self._closed = True
-        self._do_jobs()
-        self._core.fail("closed", "the client was closed")
+        with suppress(Exception):
+            self._do_jobs()
+        self._core.fail("closed", reason)
         self._deliver()
+        for request_id, sink in self._sinks.items():  # what the core never got to know
+            sink(Error("closed", reason, True, id=request_id))
         for waiter in self._stats_waiters:
             waiter.put(None)
         self._wake_reader.close()

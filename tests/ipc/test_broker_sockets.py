@@ -1,0 +1,190 @@
+"""The broker's edge to ZeroMQ: addresses, and sending without waiting or losing."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import zmq
+from wire_in_process import InProcess
+
+from ipc import messages as m
+from ipc.addresses import AddressError, is_local, receive, require_local_or_curve
+from ipc.client import Client
+from ipc.codec import decode, encode
+from ipc.fake_engine import fake_tokens
+from ipc.router_sender import RouterSender, Sent
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("ipc:///tmp/x", True),
+        ("tcp://127.0.0.1:5", True),
+        ("tcp://127.1.2.3:*", True),
+        ("tcp://[::1]:5", True),
+        ("tcp://localhost:5", True),
+        ("tcp://*:5", False),
+        ("tcp://0.0.0.0:5", False),
+        ("tcp://[::]:5", False),
+        ("tcp://10.0.0.1:5", False),
+        ("tcp://eth0:5", False),
+        ("tcp://localhost.example.org:5", False),
+    ],
+)
+def test_an_address_is_local_only_if_no_other_machine_reaches_it(address: str, local: bool) -> None:
+    assert is_local(address) == local
+    if local:
+        require_local_or_curve([address], curve=False)
+    else:
+        with pytest.raises(AddressError, match="octavo keys new"):
+            require_local_or_curve([address], curve=False)
+        require_local_or_curve([address], curve=True)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "127.0.0.1:5", "http://x:1", "tcp://127.0.0.1", "udp://x:1"]
+)
+def test_what_is_no_address_is_refused_by_name(address: str) -> None:
+    with pytest.raises(AddressError, match="must look like"):
+        is_local(address)
+
+
+class Pair:
+    """A ROUTER and the DEALERs that it sends to, with short queues."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.router = self.context.socket(zmq.ROUTER)
+        self.router.router_mandatory = 1
+        self.router.sndhwm = 5
+        self.router.sndbuf = 1 << 12
+        port = self.router.bind_to_random_port("tcp://127.0.0.1")
+        self.address = f"tcp://127.0.0.1:{port}"
+        self.sender = RouterSender(self.router)
+        self.dealers: list[zmq.Socket[bytes]] = []
+
+    def dealer(self) -> tuple["zmq.Socket[bytes]", bytes]:
+        dealer = self.context.socket(zmq.DEALER)
+        dealer.rcvhwm = 5
+        dealer.rcvbuf = 1 << 12
+        dealer.connect(self.address)
+        dealer.send(b"here")
+        peer, _ = self.router.recv_multipart()
+        self.dealers.append(dealer)
+        return dealer, peer
+
+    def close(self) -> None:
+        for socket in (*self.dealers, self.router):
+            socket.close(linger=0)
+        self.context.term()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+def test_a_message_to_a_peer_that_is_gone_is_no_silent_loss(pair: Pair) -> None:
+    assert pair.sender.send(b"nobody", [b"x"]) is Sent.GONE
+    dealer, peer = pair.dealer()
+    assert pair.sender.send(peer, [b"x", b"y"]) is Sent.YES
+    assert dealer.recv_multipart() == [b"x", b"y"]
+    dealer.close(linger=0)
+    until = time.monotonic() + 5
+    while pair.sender.send(peer, [b"x"]) is not Sent.GONE:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_peer_that_does_not_read_delays_nobody_and_loses_nothing(pair: Pair) -> None:
+    sleeper, sleeping = pair.dealer()
+    reader, reading = pair.dealer()
+    sent = []
+    payload = b"z" * 100_000
+    for number in range(200):
+        began = time.monotonic()
+        sent.append(pair.sender.send(sleeping, [b"%d" % number, payload]))
+        assert time.monotonic() - began < 0.5
+    assert sent[0] is Sent.YES
+    assert sent[-1] is Sent.LATER
+    assert pair.sender.has_backlog
+    assert pair.sender.send(reading, [b"hello"]) is Sent.YES
+    assert reader.recv() == b"hello"
+
+    numbers = []
+    until = time.monotonic() + 20
+    while len(numbers) < 200:
+        assert time.monotonic() < until
+        assert pair.sender.retry_backlogs() == []
+        if sleeper.poll(5):
+            numbers.append(int(sleeper.recv_multipart()[0]))
+    assert numbers == list(range(200))
+    assert not pair.sender.has_backlog
+
+
+def test_a_backlog_without_end_counts_as_gone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipc.router_sender._MAX_BACKLOG", 10)
+    _, sleeping = pair.dealer()
+    payload = b"z" * 100_000
+    results = [pair.sender.send(sleeping, [payload]) for _ in range(300)]
+    assert Sent.GONE in results
+    late = results.index(Sent.LATER)
+    assert results.index(Sent.GONE) == late + 10
+
+
+def test_a_client_that_reads_nothing_at_all_disturbs_nobody() -> None:
+    running = InProcess(stall_limit=1.0)
+    engine = running.worker(step=0.001, rows=4, tokens=4)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    deaf = context.socket(zmq.DEALER)
+    deaf.linger = 0
+    deaf.rcvhwm = 1
+    deaf.connect(running.address)
+    deaf.send_multipart(encode(m.Hello(role="client", name="deaf")))
+    for number in range(3):
+        submit = m.Submit(
+            *(f"d{number}", "text", "blah"), params={"max_tokens": 10**6, "seed": 1}, window=200
+        )
+        deaf.send_multipart(encode(submit))
+    with Client(running.address) as client:
+        for number in range(10):
+            deaf.send_multipart(encode(m.Ping()))
+            word = f"good {number}"
+            answer = client.submit(word, {"max_tokens": 200, "seed": 1}, timeout=20).result()
+            assert answer.token_ids == list(fake_tokens(word.encode(), 1, 0, 0, 200))
+        until = time.monotonic() + 10
+        while engine.samples:
+            deaf.send_multipart(encode(m.Ping()))
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        said = []
+        while deaf.poll(200):
+            frames = receive(deaf, 3)
+            assert frames is not None
+            said.append(decode(frames, m.TO_CLIENT))
+        codes = [each.code for each in said if isinstance(each, m.Error)]
+        assert codes == ["slow_reader"] * 3
+        tokens = sum(len(each.ids) // 4 for each in said if isinstance(each, m.Chunk))
+        assert tokens == 3 * 200
+    deaf.close()
+    context.term()
+    running.close()
+
+
+def test_a_broker_of_another_version_says_so_at_once() -> None:
+    running = InProcess()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.connect(running.address)
+    frames = encode(m.Hello(role="client", name="new"))
+    socket.send_multipart([frames[0].replace(b"\xa1v\x01", b"\xa1v\x02")])
+    assert socket.poll(5000)
+    answer = decode(socket.recv_multipart(), m.TO_CLIENT)
+    assert isinstance(answer, m.Error)
+    assert (answer.code, "only 1" in answer.message) == ("unsupported_version", True)
+    socket.close()
+    context.term()
+    running.close()
