@@ -179,31 +179,26 @@ def decode(
         ledger=task.ledger,
         on_progress=progress.show,
     )
+    left = resumption(task, arguments.output)
     try:
         with progress, stop_signals(job.stop):
             return job.run()
     except BackendLostError as error:
-        raise CommandError(f"{error}; {resumption(arguments, job.summary)}") from None
+        raise CommandError(f"{error}; {left}") from None
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise CommandError(
-            f"cannot write {arguments.output}: {error.strerror};"
-            f" {resumption(arguments, job.summary)}"
-        ) from error
+        raise CommandError(f"cannot write {arguments.output}: {error.strerror}; {left}") from error
     except Exception as error:  # a fault of ours: say where, and that nothing is lost
         traceback.print_exc()
-        raise CommandError(
-            f"decoding failed with {error!r}; {resumption(arguments, job.summary)}"
-        ) from error
+        raise CommandError(f"decoding failed with {error!r}; {left}") from error
 
 
-def resumption(arguments: argparse.Namespace, summary: "BatchSummary") -> str:
+def resumption(task: "BatchTask", name: str) -> str:
     """Return what a job that failed leaves behind."""
-    return (
-        f"the {summary.requests} records in {arguments.output} are whole, and the same command run"
-        " again goes on behind them"
-    )
+    if not task.resumable:
+        return "the records that were written are whole"
+    return f"the records in {name} are whole, and the same command run again goes on behind them"
 
 
 def report(arguments: argparse.Namespace, task: "BatchTask", summary: "BatchSummary") -> int:

@@ -248,7 +248,8 @@ def test_a_job_whose_backend_breaks_says_that_nothing_is_lost(tmp_path: Path, ou
     done = subprocess.run(command(source, output), capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
-    assert "decoding failed with RuntimeError('the engine fell over'); the 8 rec" in done.stderr
+    assert "decoding failed with RuntimeError('the engine fell over'); the records" in done.stderr
+    assert "the same command run again goes on behind them" in done.stderr
     assert len(read(output)) == 8
     run(write_input(tmp_path, lines), output)
     assert len(read(output)) == 9
@@ -381,7 +382,7 @@ def test_an_answer_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> Non
     done = run(source, Path("/dev/full"))
 
     assert done.returncode == 1
-    assert "cannot write /dev/full: No space left on device" in done.stderr
+    assert "cannot write /dev/full: No space left on device; the records that" in done.stderr
 
 
 def test_the_progress_bar_is_shown_when_asked_for(tmp_path: Path, output: Path) -> None:
