@@ -117,7 +117,7 @@ def rounds(draw: st.DrawFn) -> list[dict[int, tuple[int, int, int]]]:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(plan=rounds(), random=st.randoms(use_true_random=False))
 def test_any_history_of_windows_drafts_and_captures_keeps_the_accepted_tokens_only(
     plan: list[dict[int, tuple[int, int, int]]], random: Any

@@ -16,8 +16,8 @@ from engine.sampling_params import SamplingParams
 
 LENGTHS = (17, 1, 100, 15, 33, 16, 32, 5)
 WHOLE = 512
-MAX_TOKENS = 5
-READ_AFTER = 3  # tokens said when memory is compared
+MAX_TOKENS = 4
+READ_AFTER = 2  # tokens said when memory is compared
 
 
 @cache

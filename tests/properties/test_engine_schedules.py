@@ -126,7 +126,7 @@ events = st.one_of(
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(history=st.lists(events, min_size=5, max_size=30), num_blocks=st.sampled_from([8, 12, 30]))
 def test_any_history_leaves_every_request_its_own_answer(
     model_type: str, history: list[tuple], num_blocks: int
