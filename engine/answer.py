@@ -40,6 +40,7 @@ class Delta:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     error: str | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None  # with a sample's first delta
 
 
 @dataclass(slots=True)
@@ -63,6 +64,8 @@ class Answer:
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
             self.logprobs = [*(self.logprobs or []), *delta.logprobs]
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = list(delta.prompt_logprobs)
         if delta.finish_reason is not None:
             self.finish_reason = delta.finish_reason
             self.usage = delta.usage

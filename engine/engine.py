@@ -9,21 +9,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 
 from scheduler.adaptive_depth import AdaptiveDepth
 from scheduler.round import Commit, Round
 from scheduler.scheduler import Scheduler
 
+from . import reading
 from .acceptance import make_acceptance
 from .answer import Answer, Delta, Usage
 from .build import Parts, build
 from .detokenizer import Detokenizer
 from .errors import RequestError
 from .output import Output
+from .prompt_reader import Pooling, PromptReader
 from .run import Run
 from .sampling_params import SamplingParams
 from .statistics import EngineStats, StepCounter
-from .submission import Prompt, Submitter
+from .submission import Prompt, Submission, Submitter
 
 logger = logging.getLogger("octavo")
 
@@ -113,6 +117,43 @@ class Engine:
             emitted=emitted,
             now=self._clock(),
         )
+        return self._start(ready)
+
+    def submit_reader(
+        self, prompt: Prompt, reader: PromptReader, *, max_cached: int | None = None
+    ) -> str:
+        """Let a prompt wait to be shown to ``reader``, from position ``max_cached`` on (0: whole).
+
+        The request ends, with one token nobody needs, once the reader has seen it all.
+        """
+        ready = self._submitter.prepare(
+            prompt,
+            SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True),
+            request_id=self._new_id(),
+            tenant="",
+            emitted=(),
+            now=self._clock(),
+            reader=reader,
+            max_cached=max_cached,
+        )
+        return self._start(ready)
+
+    def embed(
+        self, texts: Sequence[Prompt], *, pooling: Pooling = "mean", normalize: bool = True
+    ) -> npt.NDArray[np.float32]:
+        """Return a vector for each text, (texts, hidden size); see reading.embed."""
+        return reading.embed(self, texts, pooling=pooling, normalize=normalize)
+
+    def score(self, prompt: Prompt, continuations: Sequence[Prompt]) -> list[float]:
+        """Return the log-probability of each continuation of ``prompt``; see reading.score."""
+        return reading.score(self, prompt, continuations)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Return the token ids of a text, of chat messages, or of ids as they are."""
+        return self._submitter.encode(prompt)
+
+    def _start(self, ready: Submission) -> str:
+        request_id = ready.request.request_id
         runs = [Run.start(ready, index, self._detokenizer) for index in range(ready.request.n)]
         try:
             seq_ids = self.scheduler.submit(ready.request)
@@ -158,6 +199,26 @@ class Engine:
         except BaseException:
             self._undelivered = ended + self._undelivered
             raise
+
+    def run_until_done(self, request_ids: Sequence[str]) -> dict[str, Delta]:
+        """Step until these requests have ended; return the last delta of each.
+
+        Deltas of other requests wait for the next step(). If it is interrupted, what is not done
+        is cancelled.
+        """
+        last: dict[str, Delta] = {}
+        try:
+            while len(last) < len(request_ids):
+                for delta in self._advance():
+                    if delta.request_id not in request_ids:
+                        self._undelivered.append(delta)
+                    elif delta.finish_reason is not None:
+                        last[delta.request_id] = delta
+        finally:
+            for request_id in request_ids:
+                if request_id not in last:
+                    self.cancel(request_id)
+        return last
 
     def generate(
         self,
@@ -208,7 +269,8 @@ class Engine:
         started = self._clock()
         self._output.begin_round(row.seq_id for row in round_.rows)
         try:
-            verdicts = self.parts.executor.run(round_, self._output.pick, self._output.choose)
+            output = self._output
+            verdicts = self.parts.executor.run(round_, output.pick, output.choose, output.listen)
         except Exception:
             logger.exception("a round of %d rows failed and is undone", len(round_.rows))
             return self.scheduler.fail()

@@ -31,6 +31,9 @@ class Wanted:
 Pick = Callable[[Sequence[Wanted], mx.array], Sequence[int]]
 """Choose a token for each wanted position from logits (positions, vocabulary)."""
 
+Listen = Callable[[Row, mx.array, Callable[[mx.array], mx.array]], None]
+"""Look at a row's certain tokens: hidden states (tokens, size), and the head that makes logits."""
+
 
 class Executor:
     """Runs rounds on one model."""
@@ -43,10 +46,13 @@ class Executor:
         self.block_size = block_size
         self.drafter = drafter
 
-    def run(self, round_: Round, pick: Pick, choose: Choose) -> list[Verdict]:
+    def run(
+        self, round_: Round, pick: Pick, choose: Choose, listen: Listen | None = None
+    ) -> list[Verdict]:
         """Run all rows of ``round_``; return verdicts in the order of its rows.
 
-        ``pick`` decides what the target says, ``choose`` what the drafter proposes.
+        ``pick`` decides what the target says, ``choose`` what the drafter proposes; ``listen`` is
+        shown every row.
         """
         self.store.copy(round_.block_copies, round_.slot_copies)
         if self.drafter is not None:
@@ -56,7 +62,8 @@ class Executor:
             drafts = self._propose(rows, choose)
             windows = [Window(row, drafts.get(row.seq_id, ())) for row in rows]
             for group in self.store.divide(windows):
-                for verdict in self._run_batch(Batch(group, self.block_size), pick):
+                batch = Batch(group, self.block_size)
+                for verdict in self._run_batch(batch, pick, listen):
                     verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
 
@@ -81,7 +88,7 @@ class Executor:
             return {}
         return self.drafter.propose(drafting, choose)
 
-    def _run_batch(self, batch: Batch, pick: Pick) -> list[Verdict]:
+    def _run_batch(self, batch: Batch, pick: Pick, listen: Listen | None = None) -> list[Verdict]:
         view = BatchView(batch)
         caches = self.store.open(view)
         hidden = self.forward.hidden(batch.tokens(), caches)
@@ -93,6 +100,10 @@ class Executor:
             tokens = pick(wanted, logits)
         else:
             mx.eval(hidden, self.store.pending(caches))
+        if listen is not None:
+            for number, window in enumerate(batch.windows):
+                certain = hidden[number, : len(window.row.tokens)]
+                listen(window.row, certain, self.forward.logits)
         verdicts = _judge(batch, wanted, tokens)
         view.kept = [
             len(window.row.tokens) + verdict.num_accepted

@@ -5,9 +5,12 @@ from itertools import groupby
 
 import mlx.core as mx
 
+from scheduler.round import Row
+
 from .acceptance import Acceptance
 from .draw import Draw
 from .executor import Wanted
+from .prompt_reader import Head
 from .run import Run
 
 
@@ -40,6 +43,12 @@ class Output:
                     "no token of the vocabulary satisfies the constraint here"
                 )
         return picks.token_ids()
+
+    def listen(self, row: Row, hidden: mx.array, head: Head) -> None:
+        """Show a row's hidden states to the request that wants to know of its prompt."""
+        run = self._runs[row.seq_id]
+        if run.reader is not None and row.start < len(run.request.prompt):
+            run.reader.read(row.start, hidden, head)
 
     def choose(
         self, seq_ids: Sequence[int], drafts: Sequence[tuple[int, ...]], logits: mx.array

@@ -12,6 +12,7 @@ from .answer import Delta, TokenLogprob, Usage
 from .constraint import ConstraintError, Mask, Matcher
 from .detokenizer import Detokenizer
 from .draw import Draw, DrawSource
+from .prompt_reader import PromptLogprobs, PromptReader
 from .sampling_params import SamplingParams
 from .submission import Submission
 from .text import TextStream
@@ -32,9 +33,11 @@ class Run:
     source: DrawSource
     text: TextStream
     matcher: Matcher | None = None  # stands after the committed tokens
+    reader: PromptReader | None = None  # wants to know of the prompt
     failure: str = ""  # why the round's pick cannot be kept
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of the round in flight
     said: str = ""  # likewise
+    has_spoken: bool = False  # a delta was given out
 
     @classmethod
     def start(cls, ready: Submission, index: int, detokenizer: Detokenizer) -> "Run":
@@ -49,7 +52,7 @@ class Run:
             num_generated=len(request.emitted),
         )
         matcher = None if ready.matcher is None else ready.matcher.fork()
-        return cls(request, index, params, ready.seed, source, text, matcher)
+        return cls(request, index, params, ready.seed, source, text, matcher, ready.reader)
 
     def begin_round(self) -> None:
         """Forget what a round that failed left behind."""
@@ -95,7 +98,10 @@ class Run:
             self.matcher.advance(commit.tokens)
         if commit.finish is not None and not commit.tokens and commit.finish != "error":
             self.said = self.text.feed((), commit.finish).text
-        logprobs = None
+        logprobs = prompt_logprobs = None
+        if isinstance(self.reader, PromptLogprobs) and not self.has_spoken:
+            prompt_logprobs = tuple(self.reader.entries)
+        self.has_spoken = True
         if self.params.logprobs is not None:
             logprobs = tuple(self.logprobs[: len(commit.tokens)])
         return Delta(
@@ -107,6 +113,7 @@ class Run:
             finish_reason=commit.finish,
             usage=None if commit.finish is None else usage,
             error=(self.failure or FAILED) if commit.finish == "error" else None,
+            prompt_logprobs=prompt_logprobs,
         )
 
     def failed_delta(self, usage: Usage) -> Delta:

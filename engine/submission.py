@@ -11,6 +11,7 @@ from .constraint import ConstraintCompiler, Matcher
 from .draw import Settings
 from .errors import RequestError
 from .loading import LoadedModel
+from .prompt_reader import PromptLogprobs, PromptReader
 from .sampling_params import SamplingParams
 
 Message = Mapping[str, Any]
@@ -27,6 +28,7 @@ class Submission:
     settings: Settings
     seed: int
     matcher: Matcher | None  # of a constraint, at its start
+    reader: PromptReader | None  # of the prompt; all samples share it
 
 
 class Submitter:
@@ -45,8 +47,14 @@ class Submitter:
         tenant: str,
         emitted: Sequence[int],
         now: float,
+        reader: PromptReader | None = None,
+        max_cached: int | None = None,
     ) -> Submission:
-        """Encode, resolve and check one request."""
+        """Encode, resolve and check one request.
+
+        ``reader`` is shown the prompt's hidden states, but for the first ``max_cached`` tokens,
+        which it does not need.
+        """
         if params is not None and not isinstance(params, SamplingParams):
             raise RequestError(f"params must be SamplingParams, not {type(params).__name__}")
         resolved = (params or SamplingParams()).resolve(self.loaded.sampling_defaults)
@@ -69,12 +77,15 @@ class Submitter:
             salt=resolved.salt,
             deadline=None if resolved.deadline is None else now + resolved.deadline,
             read_cache=resolved.prompt_logprobs is None,
+            max_cached=max_cached,
         )
+        if resolved.prompt_logprobs is not None:
+            reader = PromptLogprobs(tokens, resolved.prompt_logprobs)
         matcher = self._constraints.compile(resolved)
         if matcher is not None and matcher.try_advance(emitted) < len(emitted):
             raise RequestError("the constraint refuses the emitted tokens")
         seed = secrets.randbits(63) if resolved.seed is None else resolved.seed
-        return Submission(request, resolved, settings, seed, matcher)
+        return Submission(request, resolved, settings, seed, matcher, reader)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a text, of chat messages, or of ids as they are."""

@@ -38,12 +38,18 @@ def num_usable_blocks(ledger: Ledger, sequence: Sequence) -> int:
     return (len(sequence.tokens) - 1) // ledger.config.block_size
 
 
+def num_readable_blocks(ledger: Ledger, sequence: Sequence) -> int:
+    """Those of the usable blocks that the request may take from the index."""
+    usable, limit = num_usable_blocks(ledger, sequence), sequence.request.max_cached
+    return usable if limit is None else min(usable, limit // ledger.config.block_size)
+
+
 def look_up(ledger: Ledger, sequence: Sequence) -> Match:
     """Find the longest usable chain for a sequence that holds nothing yet."""
     index = ledger.index
     if index is None or len(sequence.blocks) or not sequence.request.read_cache:
         return Match()
-    usable, salt = num_usable_blocks(ledger, sequence), sequence.request.salt
+    usable, salt = num_readable_blocks(ledger, sequence), sequence.request.salt
     index.extend_keys(sequence.keys, salt, sequence.tokens, usable)
     chain = index.find(salt, sequence.keys, sequence.tokens, usable)
     num_known = len(chain)
@@ -63,7 +69,7 @@ def must_wait(ledger: Ledger, sequence: Sequence, match: Match) -> bool:
         group.leader = None
     if ledger.index is None or not sequence.request.read_cache or len(sequence.blocks):
         return False
-    size, usable = ledger.config.block_size, num_usable_blocks(ledger, sequence)
+    size, usable = ledger.config.block_size, num_readable_blocks(ledger, sequence)
     if match.num_known >= usable or (ledger.config.uses_slots and not ledger.checkpoint_limit):
         return False
     claims, keys, end = ledger.claims, sequence.keys, match.num_known

@@ -29,3 +29,4 @@ class Request:
     salt: str = ""  # requests with different salts never share blocks
     deadline: float | None = None  # on the clock that plan() is given
     read_cache: bool = True  # False where every position's output is needed (prompt_logprobs)
+    max_cached: int | None = None  # prompt tokens whose output nobody needs; None: all of them

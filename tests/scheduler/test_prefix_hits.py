@@ -326,3 +326,15 @@ def test_what_a_hit_takes_out_of_the_cache_is_not_counted_as_available() -> None
 
     assert world.scheduler.stats().preemptions == 0
     assert list(world.finished)[1:] == [running, waiting]
+
+
+@pytest.mark.parametrize(("limit", "hit"), [(0, 0), (7, 4), (8, 8), (100, 16)])
+@pytest.mark.parametrize("make", [make_world, make_hybrid])
+def test_a_request_takes_no_more_from_the_index_than_it_says(make, limit, hit) -> None:
+    world = make()
+    for length in (5, 9, 17):  # a hybrid keeps a state at the end of each
+        world.submit(range(length))
+        world.drain()
+    [again] = world.submit(range(17), max_cached=limit)
+
+    assert computed_by(world)[again] == 17 - hit
