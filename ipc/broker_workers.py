@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from .broker_core import BrokerCore
 from .broker_records import Job, Orphan, Send, WorkerRecord
 from .codec import CodecError, decode, encode
-from .limits import ID_BYTES
+from .limits import ID_BYTES, MAX_ARRAY
 from .messages import (
     FROM_WORKER,
     Cancel,
@@ -69,13 +69,14 @@ class WorkerDesk:
             if len(core.workers) >= core.config.max_workers:
                 text = f"{core.config.max_workers} workers are connected, no more may be"
                 return [*sends, _to(peer, Error("busy", text, True, retry_after=1.0))]
-            worker = WorkerRecord(hello.name, peer, now, hello.models, hello.capacity)
+            worker = WorkerRecord(hello.name, peer, now, hello.models, 0)
             core.workers[hello.name] = worker
             core.observer.event("worker_joined", worker=hello.name, models=list(hello.models))
         elif worker.peer is not None and worker.peer != peer:
             core.worker_of.pop(worker.peer, None)
         worker.peer, worker.heard = peer, now
-        worker.models, worker.capacity = hello.models, hello.capacity
+        # a hello must be able to list all its runs
+        worker.models, worker.capacity = hello.models, min(hello.capacity, MAX_ARRAY // 2)
         core.worker_of[peer] = worker
         sends.append(_to(peer, Welcome(core.epoch, core.config.heartbeat, core.models())))
         return [*sends, *self._reconcile(worker, hello, now), *core.dispatch(now)]

@@ -103,7 +103,8 @@ class EngineThread:
             except queue.Full:
                 self._notify()
                 self.beat = self._clock()
-        self._notify()
+        if self.events.qsize() == 1:  # behind others it is taken with them
+            self._notify()
 
 
 class Worker:
@@ -166,7 +167,8 @@ class Worker:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN | (zmq.POLLOUT if self._outgoing else 0))
         poller.register(self._wake_reader, zmq.POLLIN)
-        poller.poll(max(int(min(self.core.heartbeat / 10, _IDLE) * 1000), 1))
+        idle = self.engine.events.empty()
+        poller.poll(max(int(min(self.core.heartbeat / 10, _IDLE) * 1000), 1) if idle else 0)
         with suppress(BlockingIOError):
             self._wake_reader.recv(4096)
         now = self.beat = self._clock()

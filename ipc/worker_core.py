@@ -24,6 +24,7 @@ from .engine_driver import (
     RunRefused,
     Stepped,
 )
+from .limits import MAX_ARRAY
 from .messages import (
     TO_WORKER,
     Ack,
@@ -226,6 +227,7 @@ class WorkerCore:
             name=self.name,
             models=self._ready.models,
             capacity=self._ready.capacity,
-            runs=tuple(stream.state() for stream in self.runs.values()),
+            # what does not fit counts as lost; no broker gives a worker so many
+            runs=tuple(stream.state() for stream in self.runs.values())[:MAX_ARRAY],
         )
         self._control.append(encode(hello))

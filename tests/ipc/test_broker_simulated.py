@@ -549,6 +549,41 @@ def test_each_model_is_served_by_those_who_have_it() -> None:
     assert "blue, red" in check_error(client, unknown, "unknown_model", retryable=False).message
 
 
+def test_prompts_that_begin_alike_meet_at_one_worker_until_it_is_full() -> None:
+    sim = Simulation()
+    workers = [sim.worker(rows=2), sim.worker(rows=2)]
+    client = sim.client()
+    sim.run(0.5)
+    shared = "You are a helpful assistant. " * 20
+    for number in range(3):
+        client.submit(f"{shared} Question {number}")
+        sim.run(2)
+    busy = [worker.engine.num_tokens for worker in workers]
+    assert sorted(busy) == [0, 30]
+
+    for number in range(8):  # twice what one of them holds
+        client.submit(f"{shared} Hot question {number}", params={"max_tokens": 50})
+    sim.run(8)
+    assert all(
+        worker.engine.num_tokens - before for worker, before in zip(workers, busy, strict=True)
+    )
+    assert all(isinstance(client.end_of(request), Done) for request in client.ends)
+
+
+def test_another_tenants_prefix_is_not_followed() -> None:
+    sim = Simulation()
+    workers = [sim.worker(), sim.worker()]
+    ann, bob = sim.client("ann"), sim.client("bob")
+    sim.run(0.5)
+    shared = "You are a helpful assistant. " * 20
+    blocker = ann.submit(shared, params={"max_tokens": 1000})
+    sim.run(0.5)
+    bob.submit(shared)
+    sim.run(2)
+    assert sorted(worker.engine.num_tokens > 0 for worker in workers) == [True, True]
+    ann.core.cancel(blocker)
+
+
 def test_one_tenants_thousand_requests_do_not_stop_anothers_single_one() -> None:
     sim = Simulation()
     sim.worker(rows=1)
