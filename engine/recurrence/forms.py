@@ -1,9 +1,11 @@
 """Which form of the gated delta rule a loaded model runs, chosen by device and mode."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
+from .chunked import by_chunks
 from .delta_rule import by_loop, by_metal_kernel, by_products
 from .segments import Recurrence
 
@@ -16,8 +18,19 @@ class RecurrenceForm:
     run: Recurrence
 
 
+LONG = 8  # tokens from which on chunks are faster than one product a token
+
+
+def by_products_or_chunks(
+    inputs: Sequence[mx.array], state: mx.array, valid: mx.array | None
+) -> tuple[mx.array, mx.array]:
+    """Windows of decoding token by token, prompt chunks as chunks."""
+    run = by_chunks if inputs[1].shape[1] >= LONG else by_products
+    return run(inputs, state, valid)
+
+
 LOOP = RecurrenceForm("by mlx-lm's loop", by_loop)
-PRODUCTS = RecurrenceForm("by one product a token", by_products)
+PRODUCTS = RecurrenceForm("by one product a token, prompts in chunks", by_products_or_chunks)
 METAL = RecurrenceForm("by mlx-lm's Metal kernel", by_metal_kernel)
 
 
