@@ -23,6 +23,7 @@ from .build import Parts, build
 from .detokenizer import Detokenizer
 from .errors import RequestError
 from .output import Output
+from .phases import Phases
 from .prompt_reader import Pooling, PromptReader
 from .run import Run
 from .sampling_params import SamplingParams
@@ -39,7 +40,8 @@ class Engine:
         self.parts = parts
         self._policy = parts.make_depth_policy()
         self.scheduler = Scheduler(parts.scheduler_config, self._policy)
-        parts.executor.attach(lambda seq_id: self.scheduler.sequences[seq_id].tokens)
+        self._phases = Phases(clock)
+        parts.executor.attach(lambda seq_id: self.scheduler.sequences[seq_id].tokens, self._phases)
         self._submitter = Submitter(parts.loaded)
         self._clock = clock
         self._runs: dict[int, Run] = {}
@@ -161,7 +163,16 @@ class Engine:
             raise RequestError(str(error)) from error
         self._runs |= zip(seq_ids, runs, strict=True)
         self._ids[request_id] = seq_ids
+        for seq_id, run in zip(seq_ids, runs, strict=True):
+            if run.ended is not None:
+                self.scheduler.cancel(seq_id)
         return request_id
+
+    def has_begun(self, request_id: str) -> bool:
+        """Whether a request waits no longer for its first round. True once it has ended."""
+        known = self.scheduler.sequences
+        samples = [known.get(seq_id) for seq_id in self._ids.get(request_id, ())]
+        return not samples or any(sample is None or sample.started for sample in samples)
 
     def cancel(self, request_id: str) -> None:
         """End a request; its last deltas come from a later step. Unknown ids are ignored."""
@@ -190,7 +201,8 @@ class Engine:
 
     def _advance(self) -> list[Delta]:
         ended = self._deltas(self.scheduler.take_ended())  # before plan() forgets them
-        round_ = self.scheduler.plan(self._clock())
+        with self._phases.during("plan"):
+            round_ = self.scheduler.plan(self._clock())
         ended += self._deltas(self.scheduler.take_ended())
         if round_ is None:
             return ended
@@ -258,7 +270,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Plain numbers, now and since loading."""
-        return self._counter.stats(self.scheduler.stats(), mx.get_peak_memory())
+        peak = mx.get_peak_memory()
+        return self._counter.stats(self.scheduler.stats(), self._phases.seconds, peak)
 
     def describe(self) -> Mapping[str, Any]:
         """What was loaded: layers and their methods, memory, device, BLAS."""
@@ -270,22 +283,27 @@ class Engine:
         self._output.begin_round(row.seq_id for row in round_.rows)
         try:
             output = self._output
-            verdicts = self.parts.executor.run(round_, output.pick, output.choose, output.listen)
+            with self._phases.during("build"):
+                run = self.parts.executor.run
+                verdicts = run(round_, output.pick, output.choose, output.listen)
         except Exception:
             logger.exception("a round of %d rows failed and is undone", len(round_.rows))
             return self.scheduler.fail()
         except BaseException:  # the step was interrupted: the next one goes on
             self._undelivered += self._deltas(self.scheduler.fail())
             raise
-        verdicts = [self._runs[verdict.seq_id].read(verdict) for verdict in verdicts]
+        with self._phases.during("text"):
+            verdicts = [self._runs[verdict.seq_id].read(verdict) for verdict in verdicts]
         seconds = self._clock() - started
-        self._counter.count(round_, seconds)
-        if isinstance(self._policy, AdaptiveDepth):
-            self._policy.observe_round(round_, verdicts, seconds)
-        return self.scheduler.commit(verdicts)
+        self._counter.count(round_, verdicts, seconds)
+        with self._phases.during("commit"):
+            if isinstance(self._policy, AdaptiveDepth):
+                self._policy.observe_round(round_, verdicts, seconds)
+            return self.scheduler.commit(verdicts)
 
     def _deltas(self, commits: Sequence[Commit]) -> list[Delta]:
-        deltas = [self._delta(commit) for commit in commits]
+        with self._phases.during("text"):
+            deltas = [self._delta(commit) for commit in commits]
         return [delta for delta in deltas if delta is not None]
 
     def _delta(self, commit: Commit) -> Delta | None:
@@ -298,8 +316,8 @@ class Engine:
         except Exception:
             logger.exception("request %s failed", run.request.request_id)
             delta = run.failed_delta(usage)
-            self.scheduler.cancel(commit.seq_id)
         if delta.finish_reason is not None:
+            self.scheduler.cancel(commit.seq_id)  # where only the answer has ended
             self._forget(commit.seq_id, run)
         return delta
 

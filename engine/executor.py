@@ -16,6 +16,7 @@ from .batch import Batch, Window
 from .certain_run import run_certain
 from .drafting.drafter import Choose, Drafter, TokensOf
 from .forward import Forward
+from .phases import Phases
 from .store import Store
 from .view import BatchView
 
@@ -45,6 +46,7 @@ class Executor:
         self.store = store
         self.block_size = block_size
         self.drafter = drafter
+        self.phases = Phases()
 
     def run(
         self, round_: Round, pick: Pick, choose: Choose, listen: Listen | None = None
@@ -54,7 +56,8 @@ class Executor:
         ``pick`` decides what the target says, ``choose`` what the drafter proposes; ``listen`` is
         shown every row.
         """
-        self.store.copy(round_.block_copies, round_.slot_copies)
+        with self.phases.during("device"):
+            self.store.copy(round_.block_copies, round_.slot_copies)
         if self.drafter is not None:
             self.drafter.copy(round_.block_copies, round_.slot_copies)
         verdicts: dict[int, Verdict] = {}
@@ -67,8 +70,12 @@ class Executor:
                     verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
 
-    def attach(self, tokens_of: TokensOf) -> None:
-        """Tell the drafter, if there is one, where the tokens of a sequence are found."""
+    def attach(self, tokens_of: TokensOf, phases: Phases | None = None) -> None:
+        """Tell the drafter, if there is one, where the tokens of a sequence are found.
+
+        ``phases`` is charged with the time that rounds take.
+        """
+        self.phases = phases or self.phases
         if self.drafter is not None:
             self.drafter.attach(tokens_of)
 
@@ -86,7 +93,8 @@ class Executor:
         ]
         if not drafting:
             return {}
-        return self.drafter.propose(drafting, choose)
+        with self.phases.during("draft"):
+            return self.drafter.propose(drafting, choose)
 
     def _run_batch(self, batch: Batch, pick: Pick, listen: Listen | None = None) -> list[Verdict]:
         view = BatchView(batch)
@@ -96,10 +104,11 @@ class Executor:
         tokens: Sequence[int] = ()
         if wanted:
             logits = self.forward.logits(hidden.reshape(-1, hidden.shape[-1])[mx.array(places)])
-            mx.eval(logits, self.store.pending(caches))
-            tokens = pick(wanted, logits)
+            self._evaluate(logits, self.store.pending(caches))
+            with self.phases.during("sample"):
+                tokens = pick(wanted, logits)
         else:
-            mx.eval(hidden, self.store.pending(caches))
+            self._evaluate(hidden, self.store.pending(caches))
         if listen is not None:
             for number, window in enumerate(batch.windows):
                 certain = hidden[number, : len(window.row.tokens)]
@@ -109,12 +118,18 @@ class Executor:
             len(window.row.tokens) + verdict.num_accepted
             for window, verdict in zip(batch.windows, verdicts, strict=True)
         ]
-        self.store.store(view, caches)
         again = self.store.to_run_again(batch.windows, view.kept)
-        run_certain(self.forward, self.store, again, self.block_size)
+        with self.phases.during("device"):
+            self.store.store(view, caches)
+            run_certain(self.forward, self.store, again, self.block_size)
         if self.drafter is not None:
-            self.drafter.follow(view, hidden, view.kept)
+            with self.phases.during("draft"):
+                self.drafter.follow(view, hidden, view.kept)
         return verdicts
+
+    def _evaluate(self, output: mx.array, pending: Sequence[mx.array]) -> None:
+        with self.phases.during("device"):
+            mx.eval(output, pending)
 
 
 def _split(rows: Sequence[Row]) -> list[list[Row]]:

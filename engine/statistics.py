@@ -1,9 +1,12 @@
 """What an engine has done so far, in plain numbers."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from scheduler.round import Round
+from scheduler.round import Round, Verdict
 from scheduler.stats import SchedulerStats
+
+from .phases import PhaseSeconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,9 @@ class EngineStats:
     mean_batch_width: float  # rows a round
     mean_decode_width: float  # rows that sampled a token, a round that had any
     step_seconds: float
+    phases: PhaseSeconds
+    drafted_by_position: tuple[int, ...]  # drafts, the first of a window at index 0
+    accepted_by_position: tuple[int, ...]
     peak_memory_bytes: int
 
 
@@ -27,8 +33,10 @@ class StepCounter:
         self._decode_steps = 0
         self._decode_rows = 0
         self._seconds = 0.0
+        self._drafted: list[int] = []
+        self._accepted: list[int] = []
 
-    def count(self, round_: Round, seconds: float) -> None:
+    def count(self, round_: Round, verdicts: Sequence[Verdict], seconds: float) -> None:
         """Count one round that ran for ``seconds``."""
         sampling = sum(row.samples for row in round_.rows)
         self._steps += 1
@@ -36,8 +44,17 @@ class StepCounter:
         self._decode_steps += sampling > 0
         self._decode_rows += sampling
         self._seconds += seconds
+        for verdict in verdicts:
+            missing = verdict.num_drafted - len(self._drafted)
+            self._drafted += [0] * missing
+            self._accepted += [0] * missing
+            for position in range(verdict.num_drafted):
+                self._drafted[position] += 1
+                self._accepted[position] += position < verdict.num_accepted
 
-    def stats(self, scheduler: SchedulerStats, peak_memory_bytes: int) -> EngineStats:
+    def stats(
+        self, scheduler: SchedulerStats, phases: PhaseSeconds, peak_memory_bytes: int
+    ) -> EngineStats:
         """Return the counts so far."""
         return EngineStats(
             scheduler=scheduler,
@@ -45,5 +62,8 @@ class StepCounter:
             mean_batch_width=self._rows / max(1, self._steps),
             mean_decode_width=self._decode_rows / max(1, self._decode_steps),
             step_seconds=self._seconds,
+            phases=replace(phases),
+            drafted_by_position=tuple(self._drafted),
+            accepted_by_position=tuple(self._accepted),
             peak_memory_bytes=peak_memory_bytes,
         )
