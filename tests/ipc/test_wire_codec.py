@@ -125,6 +125,12 @@ def test_every_length_has_a_limit(fields: dict[str, object], limit: int) -> None
     assert str(limit) in str(refusal([header(**fields)]))
 
 
+def test_long_arrays_and_maps_are_refused_even_where_nobody_reads_them() -> None:
+    decode([header(later=[0] * limits.MAX_ARRAY)], ALL_TYPES)
+    refusal([header(later=[0] * (limits.MAX_ARRAY + 1))])
+    refusal([header(later={str(number): 0 for number in range(limits.MAX_MAP + 1)})])
+
+
 def test_a_header_beyond_its_limit_is_refused_before_it_is_decoded() -> None:
     refusal([b"\x81\xa1a\xdb" + struct.pack(">I", 5 << 20) + b"x" * (5 << 20)])
     long = m.Submit(id="r", kind="text", text="x" * limits.MAX_PROMPT_HEADER_BYTES)

@@ -268,6 +268,14 @@ def test_commands_for_the_engine_are_bounded_however_many_credits_come() -> None
     ]
 
 
+def test_a_run_that_is_sent_twice_is_begun_once() -> None:
+    wire = Wire().welcome()
+    wire.say(run())
+    assert wire.core.take_commands(9) == [BeginRun(run())]
+    wire.say(run())
+    assert wire.core.take_commands(9) == []
+
+
 def test_an_ack_of_what_still_runs_ends_it() -> None:
     wire = Wire().welcome()
     wire.say(run())
