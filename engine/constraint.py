@@ -1,7 +1,5 @@
 """Constrained output: a JSON schema, regex or Lark grammar says which tokens may come next.
 
-    committed (matcher stands here) | drafts: try_advance, mask, rollback | not drafted yet
-
 llguidance compiles and matches. It was chosen over xgrammar because it needs nothing else (xgrammar
 imports torch), is one 3 MB wheel for every Python on Linux and macOS, takes all three kinds of
 constraint, refuses schema keywords it cannot enforce, and rolls back.
@@ -125,22 +123,6 @@ class Matcher:
         mask = _bits(self._matcher, self._compiler.vocab_size)
         self._check()
         return mask
-
-    def masks(self, drafts: Sequence[int]) -> list[Mask | None]:
-        """Return the mask before each of ``drafts`` and after the last; the matcher stays put.
-
-        None stands where an earlier draft is not allowed, so that nothing there can be accepted.
-        """
-        masks: list[Mask | None] = [self.mask()]
-        num_tried = 0
-        for draft in drafts:
-            if num_tried + 1 == len(masks) and self.try_advance((draft,)):
-                num_tried += 1
-                masks.append(None if self._ended else self.mask())
-            else:
-                masks.append(None)
-        self.rollback(num_tried)
-        return masks
 
     def try_advance(self, tokens: Sequence[int]) -> int:
         """Advance by ``tokens`` as far as they are allowed; return how many were."""

@@ -38,10 +38,9 @@ class Output:
             if entry is not None:
                 self._runs[want.window.row.seq_id].logprobs.append(entry)
         for number in picks.impossible():
-            if wanted[number].num_ahead == 0:
-                self._runs[wanted[number].window.row.seq_id].give_up(
-                    "no token of the vocabulary satisfies the constraint here"
-                )
+            self._runs[wanted[number].window.row.seq_id].give_up(
+                wanted[number].num_ahead, "no token that may be said satisfies the constraint here"
+            )
         return picks.token_ids()
 
     def listen(self, row: Row, hidden: mx.array, head: Head) -> None:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler.request import Request
+from scheduler.request import FinishReason, Request
 from scheduler.round import Commit, Verdict
 from scheduler.stopping import cut
 
@@ -12,6 +12,7 @@ from .answer import Delta, TokenLogprob, Usage
 from .constraint import ConstraintError, Mask, Matcher
 from .detokenizer import Detokenizer
 from .draw import Draw, DrawSource
+from .lookahead import Lookahead
 from .prompt_reader import PromptLogprobs, PromptReader
 from .sampling_params import SamplingParams
 from .submission import Submission
@@ -34,7 +35,9 @@ class Run:
     text: TextStream
     matcher: Matcher | None = None  # stands after the committed tokens
     reader: PromptReader | None = None  # wants to know of the prompt
-    failure: str = ""  # why the round's pick cannot be kept
+    ended: FinishReason | None = None  # an earlier run had ended it
+    lookahead: Lookahead | None = None  # of the matcher, in the round in flight
+    failure: tuple[int, str] | None = None  # after how many of the round's tokens, and why
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of the round in flight
     said: str = ""  # likewise
     has_spoken: bool = False  # a delta was given out
@@ -49,55 +52,68 @@ class Run:
             params.stop,
             include_stop=params.include_stop,
             min_tokens=params.min_tokens,
-            num_generated=len(request.emitted),
         )
+        kept, finish = cut(request, 0, request.emitted)
+        finish = text.feed(kept, finish).finish  # said by the earlier run
         matcher = None if ready.matcher is None else ready.matcher.fork()
-        return cls(request, index, params, ready.seed, source, text, matcher, ready.reader)
+        seed, reader = ready.seed, ready.reader
+        return cls(request, index, params, seed, source, text, matcher, reader, ended=finish)
 
     def begin_round(self) -> None:
         """Forget what a round that failed left behind."""
-        self.logprobs, self.said, self.failure = [], "", ""
+        self.logprobs, self.said, self.failure = [], "", None
+        if self.matcher is not None:
+            self.lookahead = Lookahead(self.matcher)
 
     def draws(self, drafts: Sequence[int]) -> list[Draw]:
         """Return the draws before each of ``drafts`` and after the last."""
         masks: list[Mask | None] = [None] * (len(drafts) + 1)
-        if self.matcher is not None:
-            try:
-                masks = self.matcher.masks(drafts)
-            except ConstraintError as error:
-                self.give_up(str(error))
+        if self.lookahead is not None:
+            masks = self.lookahead.masks(drafts)
+            if self.lookahead.failure is not None:
+                self.give_up(*self.lookahead.failure)
         return [self.source.draw(drafts[:ahead], mask=mask) for ahead, mask in enumerate(masks)]
 
     def draw(self, drafts: Sequence[int]) -> Draw:
         """Return the draw of the token after ``drafts``."""
-        return self.draws(drafts)[-1] if self.matcher is not None else self.source.draw(drafts)
+        mask = None if self.lookahead is None else self.lookahead.masks(drafts)[-1]
+        return self.source.draw(drafts, mask=mask)
 
-    def give_up(self, reason: str) -> None:
-        """End the request with an error when its round is read."""
-        self.failure = reason
+    def give_up(self, num_kept: int, reason: str) -> None:
+        """End the request with an error if the round gives more tokens than ``num_kept``."""
+        if self.failure is None or num_kept < self.failure[0]:
+            self.failure = num_kept, reason
 
     def read(self, verdict: Verdict) -> Verdict:
         """Say what the sequence will keep of ``verdict``, shortened where a stop string ends it."""
-        if self.failure:
-            return replace(verdict, tokens=(), finish="error")
         if not verdict.tokens:
             return verdict
-        kept, finish = cut(self.request, self.source.num_generated, verdict.tokens)
+        tokens = verdict.tokens if self.failure is None else verdict.tokens[: self.failure[0]]
+        kept, finish = cut(self.request, self.source.num_generated, tokens)
+        if finish is None and len(kept) < len(verdict.tokens):
+            finish = "error"
         try:
             fed = self.text.feed(kept, finish)
         except Exception:
             logger.exception("text of request %s failed", self.request.request_id)
+            self.text.abandon()
             return replace(verdict, tokens=(), finish="error")
         self.said = fed.text
         return replace(verdict, tokens=kept[: fed.num_kept], finish=fed.finish)
 
     def delta(self, commit: Commit, usage: Usage) -> Delta:
         """Return what the client gets for ``commit``; ``usage`` goes with the last one."""
+        finish = self.ended or commit.finish
         self.source.commit(commit.tokens)
         if self.matcher is not None:
-            self.matcher.advance(commit.tokens)
-        if commit.finish is not None and not commit.tokens and commit.finish != "error":
-            self.said = self.text.feed((), commit.finish).text
+            try:
+                self.matcher.advance(commit.tokens)
+            except ConstraintError as error:
+                finish, self.failure = finish or "error", (len(commit.tokens), str(error))
+        if not commit.tokens:
+            self.said = ""
+        if finish is not None and not self.text.ended:
+            self.said += self.text.feed((), finish).text
         logprobs = prompt_logprobs = None
         if isinstance(self.reader, PromptLogprobs) and not self.has_spoken:
             prompt_logprobs = tuple(self.reader.entries)
@@ -110,11 +126,14 @@ class Run:
             text=self.said,
             token_ids=commit.tokens,
             logprobs=logprobs,
-            finish_reason=commit.finish,
-            usage=None if commit.finish is None else usage,
-            error=(self.failure or FAILED) if commit.finish == "error" else None,
+            finish_reason=finish,
+            usage=None if finish is None else usage,
+            error=self._error() if finish == "error" else None,
             prompt_logprobs=prompt_logprobs,
         )
+
+    def _error(self) -> str:
+        return FAILED if self.failure is None else self.failure[1]
 
     def failed_delta(self, usage: Usage) -> Delta:
         """Return the last delta of a sample that an exception ended."""

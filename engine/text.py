@@ -28,8 +28,8 @@ class TextStream:
     """Text of one sequence, watched for stop strings.
 
     ``include_stop`` leaves the stop string, or the text of a stop id, in the text. A stop string
-    counts only if the token that completes it is at least the ``min_tokens``-th, and
-    ``num_generated`` tokens of an earlier run (whose text is not said again) count too.
+    counts only if the token that completes it is at least the ``min_tokens``-th. To go on from an
+    earlier run, feed its tokens first: what that says was said then, what it holds is still held.
     """
 
     def __init__(
@@ -39,16 +39,20 @@ class TextStream:
         *,
         include_stop: bool = False,
         min_tokens: int = 0,
-        num_generated: int = 0,
     ) -> None:
         self._decoder = detokenizer.start()
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop), default=0)
         self._include_stop = include_stop
         self._min_tokens = min_tokens
-        self._num_generated = num_generated
+        self._num_generated = 0
         self._held = ""
         self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything is said."""
+        return self._ended
 
     def feed(self, tokens: Sequence[int], finish: FinishReason | None = None) -> Fed:
         """Add committed ``tokens``; ``finish`` says why the last of them ends the sequence.
@@ -74,6 +78,10 @@ class TextStream:
             said.append(self._held)
             return self._end(said, len(tokens), finish)
         return Fed("".join(said), len(tokens), None)
+
+    def abandon(self) -> None:
+        """End without saying what is held."""
+        self._end([], 0, "error")
 
     def _advance(self, piece: str, said: list[str]) -> bool:
         """Add ``piece``, move what may be said to ``said``; return whether it ends here."""

@@ -14,6 +14,7 @@ import engine.demo
 from engine.constraint import ConstraintCompiler, ConstraintError, Matcher
 from engine.draw import DrawSource, Settings
 from engine.errors import RequestError
+from engine.lookahead import Lookahead
 from engine.noise import RoundNoise
 from engine.sampling import pick
 from engine.sampling_params import SamplingParams
@@ -125,7 +126,7 @@ def speculate(compiler, params, target, drafter, depth: int) -> tuple[list[int],
             drafts += pick([draw], logits, noise, logprobs=False).token_ids()
             assert matcher.try_advance(drafts[-1:]) == 1
         matcher.rollback(len(drafts))
-        masks = matcher.masks(drafts)
+        masks = Lookahead(matcher).masks(drafts)
         draws = [source.draw(drafts[:i], mask=mask) for i, mask in enumerate(masks)]
         window = mx.array(target[len(tokens) : len(tokens) + len(drafts) + 1])
         picked = pick(draws, window, noise).token_ids()
@@ -247,14 +248,15 @@ def test_masks_of_a_window_follow_its_drafts_and_leave_the_matcher_where_it_was(
 ) -> None:
     matcher = start(compiler, regex="[ab]c[de]")
     first = matcher.mask()
-    masks = matcher.masks(ids(tokenizer, "a") + ids(tokenizer, "c") + ids(tokenizer, "x"))
+    window = ids(tokenizer, "a") + ids(tokenizer, "c") + ids(tokenizer, "x")
+    masks = Lookahead(matcher).masks(window)
     assert [
         None if mask is None else sorted(tokenizer.decode([t]) for t in np.flatnonzero(mask))
         for mask in masks[1:]
     ] == [["c", "ce"], ["d", "e"], None]
     assert np.array_equal(matcher.mask(), first)
     whole = [*ids(tokenizer, "a"), *ids(tokenizer, "c"), *ids(tokenizer, "d"), EOS[0], 5]
-    assert [mask is None for mask in matcher.masks(whole)] == [False] * 4 + [True] * 2
+    assert [mask is None for mask in Lookahead(matcher).masks(whole)] == [False] * 4 + [True] * 2
     assert (matcher.ended, np.array_equal(matcher.mask(), first)) == (False, True)
 
 

@@ -200,6 +200,7 @@ def test_the_text_of_an_id_that_ends_is_left_out_unless_asked_for() -> None:
 
 @pytest.mark.parametrize("num_generated", range(6))
 def test_tokens_of_an_earlier_run_count_towards_min_tokens(num_generated) -> None:
-    stream = TextStream(WORDS, ["wor"], min_tokens=4, num_generated=num_generated)
+    stream = TextStream(WORDS, ["wor"], min_tokens=4)
+    stream.feed([0] * num_generated)
     finish = stream.feed([1]).finish
     assert finish == ("stop" if num_generated >= 3 else None)
