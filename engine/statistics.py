@@ -15,6 +15,7 @@ class EngineStats:
 
     scheduler: SchedulerStats
     num_steps: int  # rounds that ran
+    num_decode_steps: int  # those with a row that sampled a token
     mean_batch_width: float  # rows a round
     mean_decode_width: float  # rows that sampled a token, a round that had any
     step_seconds: float
@@ -59,6 +60,7 @@ class StepCounter:
         return EngineStats(
             scheduler=scheduler,
             num_steps=self._steps,
+            num_decode_steps=self._decode_steps,
             mean_batch_width=self._rows / max(1, self._steps),
             mean_decode_width=self._decode_rows / max(1, self._decode_steps),
             step_seconds=self._seconds,
