@@ -4,6 +4,9 @@ A slot holds the state, the records of the last window's drafts and the convolut
 Reading copies out the rows asked for. Writing happens in place, row by row, because nobody else
 holds the arrays (whole-row slice updates are ten times faster than a scatter on the CPU); evaluate
 what was computed from a pool before writing to it, or the pool is copied whole.
+
+Rows that decode round after round stay *resident*: what a round computed for them is the next
+round's input as it is, and goes to the pool only when somebody else asks for a slot of theirs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,29 +31,67 @@ class SlotArray:
         return count * self.dtype.size
 
 
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Rows of one array that are newer than the pool's."""
+
+    places: Mapping[int, int]  # slot: row
+    rows: mx.array
+
+    def read(self, slots: Sequence[int]) -> mx.array:
+        """Return the rows of ``slots``, all of them resident."""
+        order = [self.places[slot] for slot in slots]
+        if order == list(range(self.rows.shape[0])):
+            return self.rows
+        return mx.take(self.rows, mx.array(order), axis=0)
+
+
 class Slots:
     """The slots of one layer."""
 
     def __init__(self, layout: Mapping[str, SlotArray], num_slots: int) -> None:
         self.layout = dict(layout)
         self.num_slots = num_slots
-        self.pools = {
+        self._pools = {
             name: mx.zeros((num_slots, *kept.shape), kept.dtype) for name, kept in layout.items()
         }
+        self._resident: dict[str, Resident] = {}
 
-    def read(self, name: str, slots: mx.array) -> mx.array:
+    @property
+    def pools(self) -> dict[str, mx.array]:
+        """The arrays with everything in them."""
+        for name in list(self._resident):
+            self._settle(name)
+        return self._pools
+
+    def read(self, name: str, slots: Sequence[int]) -> mx.array:
         """Return (rows, ...) of array ``name``, one row for each of ``slots``."""
-        return mx.take(self.pools[name], slots, axis=0)
+        resident = self._resident.get(name)
+        if resident is not None:
+            inside = sum(slot in resident.places for slot in slots)
+            if inside == len(slots):
+                return resident.read(slots)
+            if inside:
+                self._settle(name)
+        return mx.take(self._pools[name], mx.array(list(slots)), axis=0)
 
-    def write(self, name: str, slots: Sequence[int], rows: mx.array) -> None:
-        """Store ``rows``, already evaluated, to ``slots``; the leading extents may be fewer."""
-        pool = self.pools[name]
-        whole = rows.shape[1:] == pool.shape[1:]
-        for row, slot in enumerate(slots):
-            if whole:
-                pool[slot] = rows[row]
-            else:
-                pool[slot, : rows.shape[1]] = rows[row]
+    def write(
+        self, name: str, slots: Sequence[int], rows: mx.array, *, stays: bool = False
+    ) -> None:
+        """Store ``rows``, already evaluated, to ``slots``; the leading extents may be fewer.
+
+        ``stays``: these very slots are likely to be read next, so whole rows stay resident.
+        """
+        whole = rows.shape[1:] == self._pools[name].shape[1:]
+        if stays and whole and len(set(slots)) == len(slots):
+            self._settle(name, but=slots)
+            places = {slot: row for row, slot in enumerate(slots)}
+            self._resident[name] = Resident(places, rows)
+            return
+        resident = self._resident.get(name)
+        if resident is not None and not resident.places.keys().isdisjoint(slots):
+            self._settle(name)
+        self._put(name, slots, rows)
 
     def copy(self, source: int, target: int) -> None:
         """Copy everything that ``source`` keeps onto ``target``."""
@@ -62,9 +103,28 @@ class Slots:
     @property
     def arrays(self) -> list[mx.array]:
         """The arrays to evaluate after writing."""
-        return list(self.pools.values())
+        return list(self._pools.values())
 
     @property
     def bytes_per_slot(self) -> int:
         """Bytes one slot takes in this layer."""
         return sum(kept.nbytes for kept in self.layout.values())
+
+    def _settle(self, name: str, but: Sequence[int] = ()) -> None:
+        """Put resident rows into the pool, but those of slots about to be replaced."""
+        resident = self._resident.pop(name, None)
+        if resident is None:
+            return
+        for slot, row in resident.places.items():
+            if slot not in but:
+                self._put(name, [slot], resident.rows[row : row + 1])
+        mx.eval(self._pools[name])
+
+    def _put(self, name: str, slots: Sequence[int], rows: mx.array) -> None:
+        pool = self._pools[name]
+        whole = rows.shape[1:] == pool.shape[1:]
+        for row, slot in enumerate(slots):
+            if whole:
+                pool[slot] = rows[row]
+            else:
+                pool[slot, : rows.shape[1]] = rows[row]

@@ -77,7 +77,7 @@ class OpenArrays(ArraysCache):
 
     @staticmethod
     def _read(slots: Slots, name: str, view: BatchView) -> mx.array:
-        array = slots.read(name, view.slot_index)
+        array = slots.read(name, view.slots)
         if view.fresh is None:
             return array
         return mx.where(view.fresh.reshape(-1, *(1,) * (array.ndim - 1)), 0, array)

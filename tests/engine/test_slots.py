@@ -18,8 +18,8 @@ def test_each_row_goes_to_its_slot_and_is_read_back_from_it() -> None:
     slots.write("state", [3, 1], rows)
     mx.eval(slots.arrays)
 
-    assert mx.array_equal(slots.read("state", mx.array([1, 3])), rows[::-1])
-    assert not mx.any(slots.read("state", mx.array([0, 2, 4])))
+    assert mx.array_equal(slots.read("state", [1, 3]), rows[::-1])
+    assert not mx.any(slots.read("state", [0, 2, 4]))
 
 
 def test_a_shorter_record_leaves_what_lies_after_it() -> None:
@@ -31,7 +31,7 @@ def test_a_shorter_record_leaves_what_lies_after_it() -> None:
     slots.write("records", [2], short)
     mx.eval(slots.arrays)
 
-    assert slots.read("records", mx.array([2]))[0, :, 0].tolist() == [0, 7, 7, 7]
+    assert slots.read("records", [2])[0, :, 0].tolist() == [0, 7, 7, 7]
 
 
 def test_a_copy_takes_every_array_and_is_its_own_from_then_on() -> None:
@@ -43,15 +43,15 @@ def test_a_copy_takes_every_array_and_is_its_own_from_then_on() -> None:
     mx.eval(slots.arrays)
     slots.copy(1, 3)
     mx.eval(slots.arrays)
-    original = {name: mx.array(slots.read(name, mx.array([1]))) for name in LAYOUT}
+    original = {name: mx.array(slots.read(name, [1])) for name in LAYOUT}
     zeros = mx.zeros((1, 2, 3))
     mx.eval(list(original.values()), zeros)
     slots.write("state", [1], zeros)
     mx.eval(slots.arrays)
 
     for name in LAYOUT:
-        assert mx.array_equal(slots.read(name, mx.array([3])), original[name])
-    assert mx.array_equal(slots.read("state", mx.array([1])), zeros)
+        assert mx.array_equal(slots.read(name, [3]), original[name])
+    assert mx.array_equal(slots.read("state", [1]), zeros)
 
 
 @pytest.mark.parametrize("event", ["write", "copy"])
@@ -63,7 +63,7 @@ def test_nothing_copies_the_pool(event: str) -> None:
     mx.reset_peak_memory()
     before = mx.get_active_memory()
     if event == "write":
-        rows = slots.read("state", mx.array([3, 5])) + 1
+        rows = slots.read("state", [3, 5]) + 1
         mx.eval(rows)
         slots.write("state", [3, 5], rows)
         mx.eval(slots.arrays)
@@ -72,3 +72,52 @@ def test_nothing_copies_the_pool(event: str) -> None:
         mx.eval(slots.arrays)
 
     assert mx.get_peak_memory() - before < pool_bytes / 8
+
+
+def filled(value: float, rows: int) -> mx.array:
+    array = mx.full((rows, 2, 3), value)
+    mx.eval(array)
+    return array
+
+
+def test_rows_that_stay_are_read_back_in_any_order_and_reach_the_pool_when_asked() -> None:
+    slots = Slots(LAYOUT, 8)
+    rows = mx.arange(18, dtype=mx.float32).reshape(3, 2, 3)
+    mx.eval(rows)
+    slots.write("state", [4, 2, 6], rows, stays=True)
+
+    assert slots.read("state", [4, 2, 6]) is rows
+    assert mx.array_equal(slots.read("state", [6, 4]), rows[mx.array([2, 0])])
+    mixed = slots.read("state", [2, 5])
+    assert mx.array_equal(mixed[0], rows[1])
+    assert not mx.any(mixed[1])
+    assert mx.array_equal(slots.pools["state"][6], rows[2])
+
+
+def test_a_row_that_leaves_keeps_its_state_when_the_others_go_on() -> None:
+    slots = Slots(LAYOUT, 8)
+    slots.write("state", [1, 2], filled(7, 2), stays=True)
+    slots.write("state", [2, 3], filled(8, 2), stays=True)
+
+    assert slots.read("state", [1])[0, 0, 0].item() == 7
+    assert slots.read("state", [2])[0, 0, 0].item() == 8
+
+
+def test_a_write_to_the_pool_is_not_hidden_by_a_row_that_stayed() -> None:
+    slots = Slots(LAYOUT, 8)
+    slots.write("state", [1, 2], filled(7, 2), stays=True)
+    slots.write("state", [2], filled(9, 1))
+
+    assert slots.read("state", [2])[0, 0, 0].item() == 9
+    assert slots.read("state", [1])[0, 0, 0].item() == 7
+
+
+def test_a_copy_sees_rows_that_stayed_and_replaces_them() -> None:
+    slots = Slots(LAYOUT, 8)
+    slots.write("state", [1, 2], filled(7, 2), stays=True)
+    slots.copy(1, 5)
+    slots.write("state", [5], filled(3, 1), stays=True)
+    slots.copy(1, 5)
+    mx.eval(slots.arrays)
+
+    assert slots.read("state", [5, 1])[:, 0, 0].tolist() == [7, 7]
