@@ -12,6 +12,7 @@ from scheduler.config import SchedulerConfig
 from scheduler.depth import DepthPolicy, FixedDepth, NoDrafts
 
 from . import blas
+from .backend import Backend
 from .drafting.plan import PlanDrafter, plan_drafter
 from .executor import Executor
 from .forward import Forward
@@ -39,6 +40,7 @@ class Parts:
     bytes_per_block: int
     bytes_per_slot: int
     dtype: mx.Dtype
+    backend: Backend
 
     def make_depth_policy(self) -> DepthPolicy:
         """Return what decides how many drafts each row carries."""
@@ -60,6 +62,7 @@ class Parts:
             "device": str(mx.default_device()),
             "blas": None if used is None else str(used),
             "exact": self.options.exact,
+            "backend": self.backend.name,
             "max_context": config.max_context,
             "max_rows": config.max_rows,
             "block_size": config.block_size,
@@ -100,7 +103,17 @@ def build_parts(
     forward.num_calls = 0
     executor = Executor(forward, store, options.block_size, drafter)
     config = _scheduler_config(options, loaded, memory, uses_slots=per_slot > 0)
-    return Parts(options, loaded, executor, config, memory, per_block, per_slot, forward.dtype)
+    return Parts(
+        options,
+        loaded,
+        executor,
+        config,
+        memory,
+        per_block,
+        per_slot,
+        forward.dtype,
+        ready.backend,
+    )
 
 
 def _max_context(options: EngineOptions, loaded: LoadedModel) -> int:

@@ -25,6 +25,8 @@ class EngineOptions:
     or lookup (what followed the same words before); None: the MTP head if there is one, else the
     draft model if one is named. acceptance: coupled (by shared noise: the output is the same as
     without drafts) or rejection (the classical rule: another output, equally likely).
+    backend: portable (MLX operations), cuda (kernels for an NVIDIA GPU), or auto: the fastest that
+    the device and mode have.
     prefix_cache: share computed prefixes. max_checkpoint_bytes: memory for kept recurrent states.
     check: verify every scheduler invariant at every event (slow).
     """
@@ -43,6 +45,7 @@ class EngineOptions:
     draft_model: str | None = None
     mtp: str | None = None
     acceptance: Literal["coupled", "rejection"] = "coupled"
+    backend: Literal["auto", "portable", "cuda"] = "auto"
     check: bool = False
 
     def __post_init__(self) -> None:
@@ -61,6 +64,8 @@ class EngineOptions:
                 raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
         if self.dtype not in (None, "float32", "bfloat16", "float16"):
             raise ValueError(f"dtype must be float32, bfloat16 or float16, not {self.dtype!r}")
+        if self.backend not in ("auto", "portable", "cuda"):
+            raise ValueError(f"backend must be 'auto', 'portable' or 'cuda', not {self.backend!r}")
         depth = self.speculate
         is_depth = isinstance(depth, int) and not isinstance(depth, bool)
         if depth not in ("auto", "off") and not (is_depth and 1 <= int(depth) <= MAX_DEPTH):

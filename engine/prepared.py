@@ -1,12 +1,13 @@
 """A loaded model made ready to run over pages and slots; its memory is not allocated yet."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
 from . import blas
 from .attention.paged import bind_to_pages
+from .backend import Backend, choose_backend
 from .forward import Forward
 from .loading import LoadedModel
 from .options import EngineOptions
@@ -26,6 +27,7 @@ class Prepared:
     max_drafts: int
     exact: bool
     dtype: mx.Dtype
+    backend: Backend
 
     @property
     def bytes_per_block(self) -> int:
@@ -39,7 +41,7 @@ class Prepared:
         total = 0
         for spec in flatten(self.specs):
             if isinstance(spec, DeltaSpec):
-                layout = spec.layout(self.max_drafts, self.dtype)
+                layout = self.backend.delta_layout(spec.module, self.max_drafts, self.dtype)
                 total += sum(kept.nbytes for kept in layout.values())
             elif isinstance(spec, ArraysSpec):
                 total += sum(kept.nbytes for kept in spec.arrays if kept is not None)
@@ -56,6 +58,7 @@ class Prepared:
             dtype=self.dtype,
             form=choose_form(_key_dim(self.specs), exact=self.exact),
             method=method or self.method,
+            backend=self.backend,
         )
         mx.eval([array for layer in store.layers for array in layer.arrays])
         return store
@@ -78,7 +81,8 @@ def prepare(
     num_paged = sum(isinstance(spec, AttentionSpec) for spec in flatten(specs))
     method = Method(gathers=bind_to_pages(loaded.model) < num_paged)
     size, dtype = options.block_size, forward.dtype
-    ready = Prepared(specs, method, size, max_drafts, options.exact, dtype)
+    backend = choose_backend(options.backend, exact=options.exact)
+    ready = Prepared(specs, method, size, max_drafts, options.exact, dtype, backend)
 
     def make_probe(method: Method) -> Probe:
         def make_store(num_blocks: int, num_slots: int) -> Store:
@@ -89,7 +93,7 @@ def prepare(
     probe = find_method(make_probe, method, dtype)
     if must_be_exact:
         check_exact(probe, dtype, str(blas.current()))
-    return Prepared(specs, probe.store.method, size, max_drafts, options.exact, dtype)
+    return replace(ready, method=probe.store.method)
 
 
 def _key_dim(specs: Sequence[LayerSpec]) -> int:

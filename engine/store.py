@@ -9,13 +9,12 @@ from mlx import nn
 
 from scheduler.round import BlockCopy, Row, SlotCopy
 
-from .attention.layer import AttentionLayer
+from .backend import Backend
 from .batch import Window
 from .division import cut_at_captures, kept_part, num_drafts_that_can_be_kept, of_one_length
 from .group_layer import GroupLayer
 from .layers import Layer
 from .recurrence.arrays_layer import ArraysLayer
-from .recurrence.delta_layer import DeltaLayer
 from .recurrence.forms import RecurrenceForm
 from .recurrence.gated_delta import NATIVE
 from .registry import ArraysSpec, AttentionSpec, DeltaSpec, GroupSpec, LayerSpec, flatten
@@ -99,20 +98,22 @@ def build_store(
     dtype: mx.Dtype,
     form: RecurrenceForm,
     method: Method,
+    backend: Backend | None = None,
 ) -> Store:
     """Allocate the layers of ``specs`` and give gated-delta modules their class over slots."""
+    make_layers = backend or Backend()
 
     def make(spec: LayerSpec) -> Layer:
         if isinstance(spec, GroupSpec):
             return GroupLayer([make(part) for part in spec.parts])
         if isinstance(spec, AttentionSpec):
             pages = (spec.shape, num_blocks, block_size)
-            return AttentionLayer(*pages, spec.window_size, method.gathers)
+            return make_layers.attention_layer(
+                *pages, window_size=spec.window_size, gathers=method.gathers
+            )
         if isinstance(spec, DeltaSpec):
             bind_to_slots(spec.module)
-            layout = spec.layout(max_drafts, dtype)
-            taps = spec.module.conv_kernel_size - 1
-            return DeltaLayer(layout, num_slots, taps, form.run, form.name)
+            return make_layers.delta_layer(spec.module, num_slots, max_drafts, dtype, form)
         return ArraysLayer(spec.arrays, num_slots)
 
     layers = [make(spec) for spec in specs]

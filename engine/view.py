@@ -1,5 +1,7 @@
 """A batch as the layers need it: device arrays and stops, made once and shared by all layers."""
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 
@@ -18,6 +20,7 @@ class BatchView:
         self.index = BatchIndex(batch)
         rows = [window.row for window in batch.windows]
         self.rows = rows
+        self.shared: dict[Any, Any] = {}  # what one layer made of the batch for all of its kind
         # how many tokens of each window are committed: all, until drafts have been judged
         self.kept = [window.length for window in batch.windows]
         self.slots = [row.slot or 0 for row in rows]
@@ -35,6 +38,7 @@ class BatchView:
             batch.width,
         )
         self.fold = self._plan_fold()
+        self.captures = self._find_captures()
 
     def _plan_fold(self) -> Segments | None:
         """Stops of the fold: captures inside it, then its end. None if nothing is to be folded."""
@@ -47,9 +51,11 @@ class BatchView:
         ends = [row.fold for row in self.rows]
         return plan_segments(captures, ends, ends, max(ends))
 
-    def captures(self) -> list[tuple[int, bool, int, int]]:
+    def _find_captures(self) -> list[tuple[int, bool, int, int]]:
         """Every capture as (row, whether inside the fold, stop number, slot)."""
-        found = []
+        found: list[tuple[int, bool, int, int]] = []
+        if not any(row.captures for row in self.rows):
+            return found
         for number, row in enumerate(self.rows):
             inside = [c for c in row.captures if c.position < row.start]
             after = [c for c in row.captures if c.position >= row.start]

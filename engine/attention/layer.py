@@ -16,6 +16,7 @@ class AttentionLayer(Layer):
         shape: PageShape,
         num_blocks: int,
         block_size: int,
+        *,
         window_size: int | None = None,
         gathers: bool = False,
         rotary_shift: int = 0,

@@ -70,7 +70,7 @@ class PagedCache:
         """Attention of ``queries``, (rows, heads, width, dim), over their rows' pages."""
         parts = []
         for span in self.index.batch.spans:
-            keys, values = self.pages.gather(self.index.numbers(span, self.pages))
+            keys, values = self.pages.gather(self.numbers(span))
             parts.append(
                 mx.fast.scaled_dot_product_attention(
                     queries[span.first : span.last],
@@ -82,6 +82,10 @@ class PagedCache:
                 )
             )
         return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=0)
+
+    def numbers(self, span: Span) -> mx.array:
+        """Flat numbers of the blocks that the rows of ``span`` see."""
+        return self.index.numbers(span, self.pages)
 
     def _whole(self) -> Span:
         return Span(0, self.index.batch.size, self.index.batch.blocks.shape[1])

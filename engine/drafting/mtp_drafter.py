@@ -15,8 +15,8 @@ from mlx_lm.models.cache import KVCache
 
 from scheduler.round import BlockCopy, Row, SlotCopy
 
-from ..attention.layer import AttentionLayer
 from ..attention.paged import bind_to_pages
+from ..backend import Backend
 from ..batch import Batch, Window
 from ..forward import Forward
 from ..pages import PageShape
@@ -52,11 +52,12 @@ class MTPDrafter(Drafter):
         block_size: int,
         num_slots: int,
         dtype: mx.Dtype,
+        backend: Backend,
     ) -> None:
         self.head = head
         self.forward = forward
         self.block_size = block_size
-        self.layer = AttentionLayer(
+        self.layer = backend.attention_layer(
             head_shape(head, dtype), num_blocks, block_size, rotary_shift=SHIFT
         )
         bind_to_pages(head)
@@ -91,13 +92,14 @@ class MTPDrafter(Drafter):
         """Write the true entries of the window, and keep the hidden states that go on from it."""
         before = mx.concatenate([self._pending_hidden(view.rows)[:, None], hidden[:, :-1]], axis=1)
         # only K and V are evaluated: of a single layer's past nothing else is ever read
-        self.head(self.forward.embed(view.batch.tokens()), before, cache=self.layer.open(view))
+        cache = self.layer.open(view)
+        self.head(self.forward.embed(view.batch.tokens()), before, cache=cache)
         last = hidden[mx.arange(view.batch.size), mx.array(np.array(kept, np.int32) - 1)]
         boundaries = self._boundaries(view, kept)
         rows = mx.array([row for row, _, _ in boundaries], mx.int32)
         places = mx.array([place for _, place, _ in boundaries], mx.int32)
         at_boundaries = hidden[rows, places] if boundaries else hidden[:0, 0]
-        mx.eval(last, at_boundaries, self.layer.arrays)
+        mx.eval(last, at_boundaries, self.layer.pending(cache))
         self.pending.write("hidden", view.slots, last)
         self.block_hidden.write("hidden", [block for _, _, block in boundaries], at_boundaries)
         mx.eval(self.pending.arrays, self.block_hidden.arrays)
@@ -105,20 +107,20 @@ class MTPDrafter(Drafter):
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
         """Copy entries and kept hidden states with their blocks, pending ones with their slots."""
         for block in blocks:
-            self.layer.copy_block(block.source, block.target)
+            copied = self.layer.copy_block(block.source, block.target)
             self.block_hidden.copy(block.source, block.target)
-            mx.eval(self.layer.arrays, self.block_hidden.arrays)
+            mx.eval(copied, self.block_hidden.arrays)
         for slot in slots:
             self.pending.copy(slot.source, slot.target)
             mx.eval(self.pending.arrays)
 
     def _pending_hidden(self, rows: Sequence[Row]) -> mx.array:
         """h[start - 1] of each row, (rows, size): a block's at a boundary, else its slot's."""
-        found = self.pending.read("hidden", mx.array([row.slot or 0 for row in rows]))
+        found = self.pending.read("hidden", [row.slot or 0 for row in rows])
         at_boundary = np.array([row.start % self.block_size == 0 for row in rows])
         if at_boundary.any():
             blocks = [row.blocks[max(0, row.start // self.block_size - 1)] for row in rows]
-            kept = self.block_hidden.read("hidden", mx.array(blocks))
+            kept = self.block_hidden.read("hidden", blocks)
             found = mx.where(mx.array(at_boundary)[:, None], kept, found)
             fresh = np.array([row.start == 0 for row in rows])
             if fresh.any():

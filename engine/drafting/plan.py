@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ..backend import choose_backend
 from ..errors import ModelError
 from ..forward import Forward
 from ..loading import LoadedModel, load
@@ -122,6 +123,7 @@ def plan_mtp(head: MTPHead, options: EngineOptions, forward: Forward) -> Drafter
             block_size=options.block_size,
             num_slots=num_slots,
             dtype=dtype,
+            backend=choose_backend(options.backend, exact=options.exact),
         )
 
     return DrafterPlan("mtp", options.block_size * per_position + hidden_bytes, hidden_bytes, make)

@@ -6,6 +6,7 @@ inputs of the recurrence, so that accepting some of them is a matter of folding 
 With the loop form the outputs equal mlx-lm's bitwise.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,23 @@ class DeltaWindow:
         return take_history(self.conv_input, self.segments.stops[stop], self.history.shape[1])
 
 
+class FusedWindow(ABC):
+    """What a module is given as ``cache`` where one call does all between its projections."""
+
+    lengths = None  # read by mlx-lm's mask helpers
+
+    def make_mask(self, _length: int) -> None:  # noqa: B027  # there is never one
+        """Padding is dealt with inside."""
+
+    @abstractmethod
+    def run(self, module: Any, qkv: mx.array, z: mx.array, b: mx.array, a: mx.array) -> mx.array:
+        """Return the normed output, (rows, width, value heads, value dim).
+
+        ``qkv`` is the convolution's input (rows, width, channels), ``z`` the output gate, shaped
+        like the result, ``b`` and ``a`` (rows, width, value heads) come before their gates.
+        """
+
+
 def take_history(inputs: mx.array, ends: Any, taps: int) -> mx.array:
     """inputs[b, ends[b] : ends[b] + taps] for (rows, time, channels)."""
     positions = mx.array(ends)[:, None] + mx.arange(taps)
@@ -64,6 +82,10 @@ class GatedDelta(nn.Module):
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """Run the windows of ``cache`` over ``x``, (rows, width, hidden)."""
+        if isinstance(cache, FusedWindow):
+            normed = cache.run(self, *self.project(x))
+            fused: mx.array = self.out_proj(normed.reshape(*x.shape[:2], -1))
+            return fused
         if not isinstance(cache, DeltaWindow):  # somebody uses the model as mlx-lm's
             out: mx.array = super().__call__(x, mask, cache)
             return out
@@ -131,7 +153,7 @@ def slot_layout(layer: nn.Module, max_drafts: int, dtype: mx.Dtype) -> dict[str,
     return layout
 
 
-def read_records(slots: Slots, index: mx.array, count: int) -> Sequence[mx.array]:
+def read_records(slots: Slots, index: Sequence[int], count: int) -> Sequence[mx.array]:
     """The first ``count`` recorded inputs of slots ``index``, as a recurrence takes them."""
     k, v, g, beta = (slots.read(name, index)[:, :count] for name in RECORDS)
     return k, k, v, g, beta  # the outputs of a fold are not wanted: any q will do

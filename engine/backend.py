@@ -1,0 +1,67 @@
+"""Which layers an engine is made of: portable ones in MLX operations, or a device's own kernels."""
+
+from typing import Any
+
+import mlx.core as mx
+
+from .attention.layer import AttentionLayer
+from .layers import Layer
+from .pages import PageShape
+from .recurrence.delta_layer import DeltaLayer
+from .recurrence.forms import RecurrenceForm
+from .recurrence.gated_delta import slot_layout
+from .slots import SlotArray
+
+
+class Backend:
+    """Makes layers. This one's run on every device; others fall back on it, layer by layer."""
+
+    name = "portable"
+
+    def attention_layer(
+        self,
+        shape: PageShape,
+        num_blocks: int,
+        block_size: int,
+        *,
+        window_size: int | None = None,
+        gathers: bool = False,
+        rotary_shift: int = 0,
+    ) -> AttentionLayer:
+        """Return a layer of K/V in pages; see AttentionLayer."""
+        return AttentionLayer(
+            shape,
+            num_blocks,
+            block_size,
+            window_size=window_size,
+            gathers=gathers,
+            rotary_shift=rotary_shift,
+        )
+
+    def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
+        """What a slot keeps of the gated-delta ``module``."""
+        return slot_layout(module, max_drafts, dtype)
+
+    def delta_layer(
+        self, module: Any, num_slots: int, max_drafts: int, dtype: mx.Dtype, form: RecurrenceForm
+    ) -> Layer:
+        """Return a layer of recurrent state in slots for the gated-delta ``module``."""
+        layout = self.delta_layout(module, max_drafts, dtype)
+        return DeltaLayer(layout, num_slots, module.conv_kernel_size - 1, form.run, form.name)
+
+
+def choose_backend(name: str, *, exact: bool) -> Backend:
+    """Return the backend called ``name``; ``auto`` is the best that this device and mode have.
+
+    Raises ValueError where the one asked for cannot run.
+    """
+    has_cuda = mx.cuda.is_available() and mx.default_device() == mx.Device(mx.gpu)
+    if name == "cuda" and not has_cuda:
+        raise ValueError("backend='cuda' needs MLX's CUDA build and an NVIDIA GPU; try 'auto'")
+    if name == "cuda" and exact:
+        raise ValueError("exact=True is defined by MLX's own operations: use backend='portable'")
+    if name == "portable" or exact or not has_cuda:
+        return Backend()
+    from .cuda.backend import CudaBackend
+
+    return CudaBackend()
