@@ -20,7 +20,7 @@ from typing import Protocol, cast
 from .command_error import CommandError
 
 COMMANDS: tuple[str, ...] = (
-    *("batch", "generate", "demo", "inspect"),
+    *("batch", "generate", "demo", "inspect", "bench"),
     *("serve", "broker", "worker", "ask", "keys", "top"),
 )
 """Modules of this package, one a command, in the order of the overview."""
