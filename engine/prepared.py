@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
-from . import blas
+from . import blas, products
 from .attention.paged import bind_to_pages
 from .backend import Backend, choose_backend
 from .forward import Forward
@@ -80,6 +80,8 @@ def prepare(
     specs = tuple(inspect_layers(loaded.model))
     num_paged = sum(isinstance(spec, AttentionSpec) for spec in flatten(specs))
     method = Method(gathers=bind_to_pages(loaded.model) < num_paged)
+    if products.pays_here() and not options.exact:
+        products.put_weights_left(loaded.model)
     size, dtype = options.block_size, forward.dtype
     backend = choose_backend(options.backend, exact=options.exact)
     ready = Prepared(specs, method, size, max_drafts, options.exact, dtype, backend)

@@ -12,6 +12,8 @@ from ..view import BatchView
 from .gated_delta import DeltaWindow, read_records, take_history
 from .segments import Recurrence
 
+WINDOW = 16  # tokens: rows of shorter windows decode, and will be back next round
+
 
 class DeltaLayer(Layer):
     """A GatedDeltaNet with write on accept: certain tokens enter the state, drafts are recorded."""
@@ -36,8 +38,9 @@ class DeltaLayer(Layer):
         return [array for _, _, array in cache.writes()]
 
     def store(self, view: BatchView, cache: "OpenDelta") -> list[mx.array]:
+        stays = view.batch.width <= WINDOW
         for name, slots, array in cache.writes():
-            self.slots.write(name, slots, array)
+            self.slots.write(name, slots, array, stays=stays and slots is view.slots)
         return self.slots.arrays
 
     def copy_slot(self, source: int, target: int) -> list[mx.array]:
@@ -53,7 +56,7 @@ class OpenDelta(DeltaWindow):
     """A DeltaWindow read from slots, with what has to be written back to them."""
 
     def __init__(self, layer: DeltaLayer, view: BatchView) -> None:
-        slots, index = layer.slots, view.slot_index
+        slots, index = layer.slots, view.slots
         state, history = slots.read("state", index), slots.read("history", index)
         self.fold_history = history
         self.fold_states: list[mx.array] = []
@@ -110,7 +113,7 @@ class OpenDelta(DeltaWindow):
 
     def _capture_writes(self) -> list[tuple[str, list[int], mx.array]]:
         writes = []
-        for number, is_fold, stop, slot in self.view.captures():
+        for number, is_fold, stop, slot in self.view.captures:
             states = self.fold_states if is_fold else self.states
             segments = self.view.fold if is_fold else self.view.window
             inputs = self.fold_history if is_fold else self.conv_input
