@@ -62,6 +62,7 @@ class PeerDrafter(Drafter):
         """Run the pending token, then each draft after the other but the last."""
         self._chained = {}
         rows = self._rows_that_draft(rows)
+        self._copy_to_scratch(rows)
         seq_ids = [row.seq_id for row in rows]
         drafts: list[tuple[int, ...]] = [() for _ in rows]
         starts = [row.start for row in rows]
@@ -102,18 +103,28 @@ class PeerDrafter(Drafter):
         return sorted(able, key=lambda row: (-row.num_drafts, -row.start))
 
     def _step_view(self, rows: Sequence[Row], step: int) -> BatchView:
-        """One token a row, ``step`` positions after the pending one; no true state is written."""
-        scratch = [self.first_scratch + number for number in range(len(rows))]
-        windows = []
-        for row, slot in zip(rows, scratch, strict=True):
-            assert len(row.tokens) == 1, "drafts follow a single pending token"
-            begins = step == 0
-            read = row.slot if begins else slot
-            fold = row.fold if begins else 0
-            windows.append(Window(Row(row.seq_id, (0,), row.start + step, row.blocks, read, fold)))
-        view = BatchView(Batch(windows, self.block_size, keep_order=True))
-        view.slots = scratch
-        return view
+        """One token a row, ``step`` positions after the pending one, in its scratch slot."""
+        assert all(len(row.tokens) == 1 for row in rows), "drafts follow a single pending token"
+        windows = [
+            Window(
+                Row(
+                    row.seq_id,
+                    (0,),
+                    row.start + step,
+                    row.blocks,
+                    self.first_scratch + number if self.keeps_states else None,
+                    row.fold if step == 0 else 0,
+                )
+            )
+            for number, row in enumerate(rows)
+        ]
+        return BatchView(Batch(windows, self.block_size, keep_order=True))
+
+    def _copy_to_scratch(self, rows: Sequence[Row]) -> None:
+        """Give each row's drafting steps a copy of its state, with what is recorded beside it."""
+        if self.keeps_states:
+            places = enumerate(rows, self.first_scratch)
+            self.store.copy((), [SlotCopy(row.slot or 0, scratch) for scratch, row in places])
 
     def _to_run(self, window: Window, num_kept: int) -> Window | None:
         row, accepted = window.row, window.drafts[: num_kept - len(window.row.tokens)]
