@@ -187,6 +187,16 @@ class Forced:
                 self.check_logits(sequence)
         return commits + self.scheduler.take_ended()
 
+    def step_until(self, error: type[Exception]) -> None:
+        """Step until a round raises ``error``; undo that one as an engine would."""
+        for _ in range(8):
+            try:
+                self.step()
+            except error:
+                self.scheduler.fail()
+                return
+        raise AssertionError(f"nothing raised {error.__name__}")
+
     def run(self, *, check_every: int = 3, most: int = 400) -> None:
         """Step until nothing is left; check everything alive now and then.
 
@@ -232,9 +242,7 @@ class Forced:
 
     def _check_offered(self) -> None:
         """A peer drafts from the logits of a run over everything committed and drafted."""
-        longest = {
-            seq_id: said for seq_id, said in sorted(self._offered, key=lambda one: len(one[1]))
-        }
+        longest = dict(sorted(self._offered, key=lambda one: len(one[1])))
         for seq_id, drafts in longest.items():
             length = self._lengths[seq_id]
             tokens = self.scheduler.sequences[seq_id].tokens[:length]
