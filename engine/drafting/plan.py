@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .. import products
 from ..backend import choose_backend
 from ..errors import ModelError
 from ..forward import Forward
@@ -47,6 +48,8 @@ def plan_drafter(
     if options.drafter != "peer":
         head = published_head(options.mtp, loaded) if options.mtp else bundled_head(loaded)
         if head is not None:
+            if products.pays_here() and not options.exact:
+                products.put_weights_left(head)
             return plan_mtp(head, options, forward)
         if options.drafter == "mtp":
             raise ModelError(
