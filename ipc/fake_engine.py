@@ -15,6 +15,7 @@ from typing import Any
 
 from .served_engine import LoadedEngine, LogprobLike
 from .token_ids import pack_ids
+from .wire_params import read_terms
 
 FAULT_AFTER = 3
 VOCABULARY = 50_000
@@ -142,12 +143,15 @@ class FakeEngine:
         tenant: str = "",
         emitted: Sequence[int] = (),
     ) -> str:
-        """Take a request. Raises ValueError for an empty prompt and for ``!refuse``."""
+        """Take a request. Raises ValueError for an empty prompt, bad numbers and ``!refuse``."""
+        read_terms(params)
         content = prompt_bytes(prompt)
         if not content:
             raise ValueError("the prompt is empty: it must have at least one token")
         if b"!refuse" in content:
             raise ValueError("the prompt asks to be refused")
+        if type(params.get("logprobs") or 0) is not int:
+            raise ValueError(f"logprobs is {params['logprobs']!r}: it must be a whole number")
         unknown = set(params) - {"max_tokens", "seed", "n", "logprobs", "deadline", "salt"}
         if unknown - {"temperature", "ignore_eos"}:
             raise ValueError(f"a fake engine does not know {', '.join(sorted(unknown))}")

@@ -134,14 +134,29 @@ def test_a_backlog_without_end_counts_as_gone(pair: Pair, monkeypatch: pytest.Mo
     assert results.index(Sent.GONE) == late + 10
 
 
-def test_a_client_that_reads_nothing_at_all_disturbs_nobody() -> None:
+@pytest.fixture
+def running() -> Iterator[InProcess]:
     running = InProcess(stall_limit=1.0)
-    engine = running.worker(step=0.001, rows=4, tokens=4)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def deaf(running: InProcess) -> Iterator["zmq.Socket[bytes]"]:
+    """A connection that nothing is read from unless the test does."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    deaf = context.socket(zmq.DEALER)
-    deaf.linger = 0
-    deaf.rcvhwm = 1
-    deaf.connect(running.address)
+    socket = context.socket(zmq.DEALER)
+    socket.rcvhwm = 1
+    socket.connect(running.address)
+    yield socket
+    socket.close(linger=0)
+    context.term()
+
+
+def test_a_client_that_reads_nothing_at_all_disturbs_nobody(
+    running: InProcess, deaf: "zmq.Socket[bytes]"
+) -> None:
+    engine = running.worker(step=0.001, rows=4, tokens=4)
     deaf.send_multipart(encode(m.Hello(role="client", name="deaf")))
     for number in range(3):
         submit = m.Submit(
@@ -168,23 +183,12 @@ def test_a_client_that_reads_nothing_at_all_disturbs_nobody() -> None:
         assert codes == ["slow_reader"] * 3
         tokens = sum(len(each.ids) // 4 for each in said if isinstance(each, m.Chunk))
         assert tokens == 3 * 200
-    deaf.close()
-    context.term()
-    running.close()
 
 
-def test_a_broker_of_another_version_says_so_at_once() -> None:
-    running = InProcess()
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    socket.linger = 0
-    socket.connect(running.address)
+def test_another_version_is_told_so_at_once(running: InProcess, deaf: "zmq.Socket[bytes]") -> None:
     frames = encode(m.Hello(role="client", name="new"))
-    socket.send_multipart([frames[0].replace(b"\xa1v\x01", b"\xa1v\x02")])
-    assert socket.poll(5000)
-    answer = decode(socket.recv_multipart(), m.TO_CLIENT)
+    deaf.send_multipart([frames[0].replace(b"\xa1v\x01", b"\xa1v\x02")])
+    assert deaf.poll(5000)
+    answer = decode(deaf.recv_multipart(), m.TO_CLIENT)
     assert isinstance(answer, m.Error)
     assert (answer.code, "only 1" in answer.message) == ("unsupported_version", True)
-    socket.close()
-    context.term()
-    running.close()

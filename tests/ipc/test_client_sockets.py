@@ -161,22 +161,28 @@ def test_what_no_broker_would_take_is_refused_at_once(client: Client) -> None:
         client.submit([{"role": "user"}])
 
 
-def test_busy_is_retried_and_then_told() -> None:
+@pytest.fixture
+def narrow() -> Iterator[InProcess]:
+    """A broker that holds one request at a time."""
     one = Amount(1, 10**9, 10**9)
-    running = InProcess(limits=AdmissionLimits(one, one))
-    running.worker(step=0.002)
-    with Client(running.address, retry_for=0.3) as client:
+    narrow = InProcess(limits=AdmissionLimits(one, one))
+    narrow.worker(step=0.002)
+    yield narrow
+    narrow.close()
+
+
+def test_busy_is_retried_and_then_told(narrow: InProcess) -> None:
+    with Client(narrow.address, retry_for=0.3) as client:
         blocker = client.submit("endless", ENDLESS)
         blocker.read_all()
         next_in_line = client.submit("next", {"max_tokens": 3, "seed": 1})
         with pytest.raises(RequestFailedError, match="busy") as caught:
             next_in_line.result(10)
         assert caught.value.retryable
-    with Client(running.address) as client:
+    with Client(narrow.address) as client:
         blocker = client.submit("short", {"max_tokens": 100})
         blocker.read_all()
         assert client.ask("next", {"max_tokens": 3, "seed": 1}).finish_reason == "length"
-    running.close()
 
 
 def test_asyncio_streams_gathers_and_cancels(running: InProcess, engine: FakeEngine) -> None:

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 import zmq
-from processes import Service
+from processes import Service, wait_until
 
 sys.path.append(str(Path(__file__).parents[1] / "ipc"))
 from wire_examples import EXAMPLES, spoil
 
 from ipc import messages as m
 from ipc.addresses import receive
-from ipc.codec import encode
+from ipc.codec import decode, encode
 from ipc.fake_engine import fake_tokens
 from ipc.limits import MAX_FRAMES
+from ipc.token_ids import unpack_ids
 
 
 def memory_kib(pid: int) -> int:
@@ -69,52 +70,96 @@ def attack_broker(service: Service, count: int) -> None:
         Attacker(service.frontend, m.FROM_CLIENT, 1),
         Attacker(service.backend, m.FROM_WORKER, 2),
     ]
-    before = 0
-    rounds = 10
-    for number in range(rounds):
-        word = f"good {number}"
-        handle = client.submit(word, {"max_tokens": 30, "seed": 1}, model="fake")
+    try:
+        before = 0
+        rounds = 10
+        for number in range(rounds):
+            word = f"good {number}"
+            handle = client.submit(word, {"max_tokens": 30, "seed": 1}, model="fake")
+            for attacker in attackers:
+                attacker.throw(count // (2 * rounds))
+            assert handle.result(20).token_ids == list(fake_tokens(word.encode(), 1, 0, 0, 30))
+            before = before or memory_kib(broker.popen.pid)
+        assert memory_kib(broker.popen.pid) < before + 30_000
+    finally:
         for attacker in attackers:
-            attacker.throw(count // (2 * rounds))
-        assert handle.result(20).token_ids == list(fake_tokens(word.encode(), 1, 0, 0, 30))
-        before = before or memory_kib(broker.popen.pid)
-    assert memory_kib(broker.popen.pid) < before + 30_000
-    for attacker in attackers:
-        attacker.close()
+            attacker.close()
     service.wait_until_idle()
     assert broker.popen.poll() is None
     assert "Traceback" not in broker.log.read_text()
 
 
-def attack_worker(service: Service, count: int) -> None:
+class RubbishBroker:
     """The test plays a broker that sends rubbish between good messages."""
-    chance = random.Random(3)
-    context = zmq.Context()
-    router = context.socket(zmq.ROUTER)
-    router.linger = 0
-    router.bind(service.backend)
+
+    def __init__(self, address: str) -> None:
+        self.context = zmq.Context()
+        self.router = self.context.socket(zmq.ROUTER)
+        self.router.linger = 0
+        self.router.bind(address)
+        self.peer = b""
+
+    def read(self, wait_ms: int) -> list[m.Message]:
+        """Return what the worker says; welcome it whenever it says hello."""
+        said = []
+        while self.router.poll(wait_ms):
+            peer, *frames = self.router.recv_multipart()
+            message = decode(frames, m.FROM_WORKER)
+            said.append(message)
+            if isinstance(message, m.Hello):
+                self.peer = peer
+                self.send(encode(m.Welcome("e", 10.0)))
+            wait_ms = 0
+        return said
+
+    def send(self, frames: list[bytes]) -> None:
+        self.router.send_multipart([self.peer, *frames])
+
+    def close(self) -> None:
+        self.router.close()
+        self.context.term()
+
+
+def attack_worker(service: Service, count: int) -> None:
+    broker = RubbishBroker(service.backend)
     worker = service.start_worker("fake")
-    good = [encode(each) for each in EXAMPLES if isinstance(each, m.TO_WORKER)]
-    peer, *_ = router.recv_multipart()
-    router.send_multipart([peer, *encode(m.Welcome("e", 10.0))])
-    run = m.Run(
-        *("e-1", "", "c", "r", "text", "hello"), params={"max_tokens": 5, "seed": 1}, window=99
-    )
-    for number in range(count):
-        router.send_multipart([peer, *spoil(chance.choice(good), chance)])
-        if number % 100 == 0:
-            while router.poll(0):
-                router.recv_multipart()
-    router.send_multipart([peer, *encode(run)])
-    ids = b""
-    while b"done" not in (frames := router.recv_multipart())[1]:
-        if b"chunk" in frames[1] and b"e-1" in frames[1]:
-            ids += frames[2]
-    assert len(ids) >= 5 * 4
+    try:
+        wait_until(lambda: broker.read(50) and broker.peer, why="the worker says hello")
+        chance = random.Random(3)
+        good = [encode(each) for each in EXAMPLES if isinstance(each, m.TO_WORKER)]
+        for number in range(count):
+            broker.send(spoil(chance.choice(good), chance))
+            if number % 100 == 0:
+                broker.read(0)
+        ids = answer_after_rubbish(broker)
+    finally:
+        broker.close()
+    assert ids == list(fake_tokens(b"hello", 1, 0, 0, 5))
     assert worker.popen.poll() is None
     assert "Traceback" not in worker.log.read_text()
-    router.close()
-    context.term()
+
+
+def answer_after_rubbish(broker: RubbishBroker) -> list[int]:
+    """Greet the worker as if nothing had been, and give it a run."""
+    params = {"max_tokens": 5, "seed": 1}
+    run = m.Run("f-1", "", "c", "r", "text", "hello", params=params, window=99)
+    broker.send(encode(m.Welcome("e", 10.0)))
+    broker.send(encode(run))
+    ids: dict[int, tuple[int, ...]] = {}
+
+    def ended() -> bool:
+        for message in broker.read(50):
+            if isinstance(message, m.Hello):  # its connection is a new one
+                broker.send(encode(run))
+                broker.send(encode(m.Credit("r", 0, 99, resend=True, run="f-1")))
+            elif isinstance(message, m.Chunk) and message.run == "f-1":
+                ids[message.seq] = unpack_ids(message.ids)
+            elif isinstance(message, m.Done) and message.run == "f-1":
+                return len(ids) == message.seq
+        return False
+
+    wait_until(ended, why="the run has ended")
+    return [token for seq in sorted(ids) for token in ids[seq]]
 
 
 def test_twenty_thousand_spoiled_messages_at_the_broker(service: Service) -> None:

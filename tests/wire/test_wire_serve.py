@@ -57,6 +57,7 @@ def test_serve_answers_reports_and_ends_calmly_with_all_it_started(service: Serv
 
     told = octavo("ask", "hello", "--connect", service.frontend, "--max-tokens", "5", "--seed", "3")
     assert told.stdout == fake_text(fake_tokens(b"hello", 3, 0, 0, 5)) + "\n"
+    wait_until(lambda: "octavo_worker_mean_batch_width" in get(port, "/metrics")[1])
     status, metrics = get(port, "/metrics")
     assert status == 200
     for line in (
@@ -68,7 +69,6 @@ def test_serve_answers_reports_and_ends_calmly_with_all_it_started(service: Serv
         "octavo_admitted_total 1.0",
     ):
         assert line in metrics.splitlines()
-    assert "octavo_worker_mean_batch_width" in metrics
     top = octavo("top", "--once", "--connect", service.frontend)
     assert "fake" in top.stdout
     assert "0/16" in top.stdout
