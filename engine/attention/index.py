@@ -40,5 +40,5 @@ class BatchIndex:
         """What each query of ``span`` may see; see Batch.mask."""
         key = (span, window_size, first)
         if key not in self._masks:
-            self._masks[key] = self.batch.mask(span, window_size)
+            self._masks[key] = self.batch.mask(span, window_size, first)
         return self._masks[key]
