@@ -1,0 +1,134 @@
+"""How fast the CUDA kernels of attention and of the gated delta rule move their bytes."""
+
+import json
+import time
+from collections.abc import Callable
+
+import mlx.core as mx
+import numpy as np
+
+from engine.batch import Batch, Window
+from engine.cuda import delta, paged_attention
+from engine.cuda.attention_layer import UNLIMITED
+from engine.cuda.delta_layer import delta_rows
+from engine.cuda.window import WindowArrays
+from engine.pages import Pages, PageShape
+from engine.slots import Slots
+from engine.view import BatchView
+from scheduler.round import Row
+
+BLOCK_SIZE = 16
+REPEATS = 50
+HEADS = {"dense-4b": (32, 8, 128), "hybrid-4b": (16, 4, 256)}
+
+
+def microseconds(run: Callable[[], mx.array]) -> float:
+    """Time of one of many launches in one evaluation; launching them takes the CPU about 7 us."""
+    best = float("inf")
+    for _ in range(4):
+        outs = [run() for _ in range(REPEATS)]
+        mx.synchronize()
+        started = time.perf_counter()
+        mx.eval(outs)
+        mx.synchronize()
+        best = min(best, time.perf_counter() - started)
+    return best / REPEATS * 1e6
+
+
+def make_rows(count: int, start: int, width: int) -> list[Row]:
+    used = -(-(start + width) // BLOCK_SIZE)
+    ids = 1 + np.random.default_rng(0).permutation(count * used).reshape(count, used)
+    return [
+        Row(number, (1,), start, tuple(int(i) for i in blocks), slot=1 + number)
+        for number, blocks in enumerate(ids)
+    ]
+
+
+def make_windows(count: int, start: int, width: int) -> list[Window]:
+    return [Window(row, (1,) * (width - 1)) for row in make_rows(count, start, width)]
+
+
+def attention(shape: str, count: int, context: int, width: int) -> None:
+    heads, kv_heads, dim = HEADS[shape]
+    windows = make_windows(count, context, width)
+    num_blocks = 1 + count * len(windows[0].row.blocks)
+    pages = Pages(PageShape(kv_heads, dim, dim, mx.bfloat16), num_blocks, BLOCK_SIZE)
+    arrays = WindowArrays(Batch(windows, BLOCK_SIZE))
+    inputs = {
+        name: mx.random.normal((count, n, width, dim)).astype(mx.bfloat16)
+        for name, n in (("queries", heads), ("keys", kv_heads), ("values", kv_heads))
+    }
+    constants = {
+        "counters": mx.zeros((1 << 16,), mx.int32),
+        "limits": mx.array([UNLIMITED, 0], mx.int32),
+        "scale": mx.array([dim**-0.5], mx.float32),
+    }
+    mx.eval(pages.arrays, inputs, constants)
+    taken = microseconds(lambda: paged_attention.attend(pages, arrays, **inputs, **constants))
+    moved = 2 * count * (context + width) * kv_heads * dim * 2
+    sizes = {"count": count, "context": context, "width": width}
+    report("attention", shape, **sizes, taken=taken, moved=moved)
+
+
+def gated_delta(count: int, width: int) -> None:
+    shape = delta.DeltaShape(mx.bfloat16, 16, 32, 128, 128, 4, 8)
+    slots = Slots(shape.layout(), count + 1)
+    windows = make_windows(count, 96, width)
+    rows = delta_rows(BatchView(Batch(windows, BLOCK_SIZE)))
+    weights = {
+        "convolution": mx.random.normal((8192, 4)),
+        "decay_rates": mx.ones((32,)),
+        "dt_bias": mx.ones((32,)),
+        "norm": mx.ones((128,)),
+        "epsilon": mx.array([1e-6]),
+    }
+    mixed = mx.random.normal((count, width, 8192)).astype(mx.bfloat16)
+    gate = mx.random.normal((count, width, 32, 128)).astype(mx.bfloat16)
+    ab = mx.random.normal((count, width, 32)).astype(mx.bfloat16)
+    mx.eval(slots.arrays, weights, mixed, gate, ab)
+    if width <= delta.MAX_WIDTH:
+        taken = microseconds(
+            lambda: delta.run_window(
+                shape, slots, weights, rows, mixed=mixed, gate=gate, a=ab, b=ab
+            )
+        )
+    else:
+        taken = microseconds(
+            lambda: delta.run_prompt(shape, slots, weights, rows, mixed=mixed, a=ab, b=ab)
+        )
+    moved = 2 * count * 32 * 128 * 128 * 4
+    sizes = {"count": count, "context": 0, "width": width}
+    report("gated delta", "hybrid-4b", **sizes, taken=taken, moved=moved)
+
+
+def report(
+    kernel: str, shape: str, *, count: int, context: int, width: int, taken: float, moved: int
+) -> None:
+    figures = {
+        "benchmark": "gpu_kernels",
+        "kernel": kernel,
+        "shape": shape,
+        "rows": count,
+        "context": context,
+        "width": width,
+        "us": round(taken, 1),
+        "tb_per_s": round(moved / taken / 1e6, 2),
+    }
+    print(json.dumps(figures), flush=True)
+
+
+def main() -> None:
+    for shape in HEADS:
+        for count, context in ((1, 256), (8, 256), (32, 256), (64, 256), (1, 4096), (8, 4096)):
+            attention(shape, count, context, 1)
+        for count, width in ((32, 1), (64, 1), (8, 4), (32, 4), (64, 9)):
+            attention(shape, count, 4096, width)
+    for count in (1, 8, 32, 64):
+        for width in (1, 4, 9):
+            gated_delta(count, width)
+    for count in (1, 8):
+        gated_delta(count, 2048)
+
+
+if __name__ == "__main__":
+    main()

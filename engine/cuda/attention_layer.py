@@ -1,0 +1,121 @@
+"""An attention layer whose short windows run by one kernel, K/V write included."""
+
+import mlx.core as mx
+
+from ..attention.layer import AttentionLayer
+from ..attention.paged import IN_PAGES, InPages, PagedCache
+from ..batch import Span
+from ..pages import PageShape
+from ..view import BatchView
+from . import paged_attention
+from .window import window_arrays
+
+UNLIMITED = 1 << 30  # positions added to it must not overflow
+
+
+class CudaAttentionLayer(AttentionLayer):
+    """K/V in pages that kernels write."""
+
+    def __init__(
+        self,
+        shape: PageShape,
+        num_blocks: int,
+        block_size: int,
+        *,
+        window_size: int | None = None,
+        rotary_shift: int = 0,
+    ) -> None:
+        super().__init__(
+            shape, num_blocks, block_size, window_size=window_size, rotary_shift=rotary_shift
+        )
+        self.kind = "paged attention by a CUDA kernel, prompts gathered by span"
+        if window_size is not None:
+            self.kind += f", window of {window_size}"
+        self.limits = mx.array([window_size or UNLIMITED, rotary_shift], mx.int32)
+        self._scales: dict[float, mx.array] = {}
+        self._counters = mx.zeros((0,), mx.int32)
+
+    def open(self, view: BatchView) -> "CudaPagedCache":
+        return CudaPagedCache(self, view)
+
+    def pending(self, cache: PagedCache) -> list[mx.array]:
+        assert isinstance(cache, CudaPagedCache)
+        return cache.done
+
+    def copy_block(self, source: int, target: int) -> list[mx.array]:
+        heads = [head * self.pages.num_blocks for head in range(self.pages.shape.num_kv_heads)]
+        sources, targets = [head + source for head in heads], [head + target for head in heads]
+        return [
+            paged_attention.copy_pieces(
+                pool, self.pages.block_size * pool.shape[-1], sources, targets
+            )
+            for pool in self.pages.arrays
+        ]
+
+    def scale(self, value: float) -> mx.array:
+        """Return ``value`` as an array that is made once."""
+        if value not in self._scales:
+            self._scales[value] = mx.array([value], mx.float32)
+        return self._scales[value]
+
+    def counters(self, count: int) -> mx.array:
+        """At least ``count`` zeros, which every launch leaves as zeros."""
+        if self._counters.size < count:
+            self._counters = mx.zeros((2 * count,), mx.int32)
+            mx.eval(self._counters)
+        return self._counters
+
+
+class CudaPagedCache(PagedCache):
+    """One attention layer's share of a batch."""
+
+    def __init__(self, layer: CudaAttentionLayer, view: BatchView) -> None:
+        super().__init__(
+            layer.pages,
+            view.index,
+            window_size=layer.window_size,
+            rotary_shift=layer.rotary_shift,
+        )
+        self.layer = layer
+        self.window = window_arrays(view)
+        self.width = view.batch.width
+        self.done: list[mx.array] = []  # to evaluate, for the pages to hold the window
+        self._new: tuple[mx.array, mx.array] | None = None
+        self._written: mx.array | None = None
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[InPages, InPages]:
+        """Take the windows' K/V, (rows, heads, width, dim), for ``attend`` to write."""
+        self._new = (keys, values)
+        return IN_PAGES, IN_PAGES
+
+    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+        """Attention of ``queries``, (rows, heads, width, dim), over their rows' pages."""
+        assert self._new is not None
+        keys, values = self._new
+        dtype = self.pages.shape.dtype
+        same_type = queries.dtype == keys.dtype == values.dtype == dtype
+        if sinks is not None or self.width > paged_attention.MAX_WIDTH or not same_type:
+            keys, values = keys.astype(dtype), values.astype(dtype)
+            self._written = paged_attention.write(self.pages, self.window, keys, values)
+            self.done = [self._written]
+            return super().attend(queries, scale, sinks)
+        rows, num_heads, width, _ = queries.shape
+        num_kv_heads = self.pages.shape.num_kv_heads
+        tiles = paged_attention.num_tiles(num_heads // num_kv_heads, width)
+        out = paged_attention.attend(
+            self.pages,
+            self.window,
+            queries=queries,
+            keys=keys,
+            values=values,
+            counters=self.layer.counters(rows * tiles * num_kv_heads),
+            limits=self.layer.limits,
+            scale=self.layer.scale(scale),
+        )
+        self.done = [out]
+        return out
+
+    def numbers(self, span: Span) -> mx.array:
+        """Flat block numbers to gather, which exist only once the window is written."""
+        numbers = super().numbers(span)
+        return numbers if self._written is None else numbers + self._written

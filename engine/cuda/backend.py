@@ -1,0 +1,72 @@
+"""Layers by kernels where they take the shape; the portable ones elsewhere, layer by layer."""
+
+import logging
+from typing import Any
+
+import mlx.core as mx
+
+from ..attention.layer import AttentionLayer
+from ..backend import Backend
+from ..layers import Layer
+from ..pages import PageShape
+from ..recurrence.forms import RecurrenceForm
+from ..slots import SlotArray
+from . import paged_attention
+from .attention_layer import CudaAttentionLayer
+from .delta import DeltaShape
+from .delta_layer import CudaDeltaLayer
+
+logger = logging.getLogger("octavo")
+
+
+class CudaBackend(Backend):
+    """Kernels of our own for an NVIDIA GPU."""
+
+    name = "cuda"
+
+    def attention_layer(
+        self,
+        shape: PageShape,
+        num_blocks: int,
+        block_size: int,
+        *,
+        window_size: int | None = None,
+        gathers: bool = False,
+        rotary_shift: int = 0,
+    ) -> AttentionLayer:
+        cause = paged_attention.why_not(shape.dtype, shape.key_dim, shape.value_dim, block_size)
+        if gathers:
+            cause = "attention that looks into its keys and values"
+        if cause is None:
+            return CudaAttentionLayer(
+                shape,
+                num_blocks,
+                block_size,
+                window_size=window_size,
+                rotary_shift=rotary_shift,
+            )
+        logger.info("no CUDA kernel for %s: this attention layer runs portable", cause)
+        return super().attention_layer(
+            shape,
+            num_blocks,
+            block_size,
+            window_size=window_size,
+            gathers=gathers,
+            rotary_shift=rotary_shift,
+        )
+
+    def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
+        shape = DeltaShape.of(module, max_drafts, dtype)
+        if shape.why_not() is None:
+            return shape.layout()
+        return super().delta_layout(module, max_drafts, dtype)
+
+    def delta_layer(
+        self, module: Any, num_slots: int, max_drafts: int, dtype: mx.Dtype, form: RecurrenceForm
+    ) -> Layer:
+        shape = DeltaShape.of(module, max_drafts, dtype)
+        cause = shape.why_not()
+        if cause is None:
+            return CudaDeltaLayer(module, shape, num_slots)
+        logger.info("no CUDA kernel for %s: this gated-delta layer runs portable", cause)
+        return super().delta_layer(module, num_slots, max_drafts, dtype, form)

@@ -1,0 +1,233 @@
+"""Launches of the gated-delta kernels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+
+from ..slots import SlotArray, Slots
+from .source import Template, launch, make_kernel
+
+MAX_WIDTH = 9  # tokens of a window that runs in one launch
+THREADS = 256
+TOKENS = 16  # of a prompt that a block takes at a time
+MAX_STATE = 24 * 32 * 32  # numbers of a head's state that 256 threads hold in registers
+SOURCES = ("common.cuh", "delta_rule.cuh")
+POOLS = ("state", "history", "keys", "deltas", "decays")
+WEIGHTS = ("convolution", "decay_rates", "dt_bias", "norm", "epsilon")
+
+SETUP = """
+  using S = DeltaShape<T, HK, HV, DK, DV, TAPS, DRAFTS>;
+  const DeltaPools<S> pools{
+      const_cast<float*>(state), const_cast<T*>(history), const_cast<float*>(keys),
+      const_cast<float*>(deltas), const_cast<float*>(decays)};
+"""
+SET_WEIGHTS = """
+  const DeltaWeights weights{convolution, decay_rates, dt_bias, norm, epsilon[0]};
+"""
+WINDOW = f"""{SETUP}{SET_WEIGHTS}
+  delta_window<S, WIDTH>(
+      {{mixed, gate, a, b, weights, rows, rows_shape[1], mixed_shape[1], pools, out}});
+"""
+PREPARE = f"""{SETUP}{SET_WEIGHTS}
+  prepare_tokens<S, TOKENS>(
+      mixed, a, b, weights, rows, rows_shape[1], mixed_shape[1], pools, {{q, k, v, decay, beta}});
+"""
+RUN = f"""{SETUP}
+  const PreparedTokens<S> prepared{{
+      const_cast<T*>(q), const_cast<T*>(k), const_cast<T*>(v), const_cast<float*>(decay),
+      const_cast<float*>(beta)}};
+  run_tokens<S, TOKENS>(mixed, prepared, rows, rows_shape[1], mixed_shape[1], pools, out);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaShape:
+    """Sizes of one gated-delta layer."""
+
+    dtype: mx.Dtype
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int  # of the convolution
+    max_drafts: int
+
+    @classmethod
+    def of(cls, module: Any, max_drafts: int, dtype: mx.Dtype) -> "DeltaShape":
+        """Read them off a GatedDeltaNet."""
+        return cls(
+            dtype,
+            module.num_k_heads,
+            module.num_v_heads,
+            module.head_k_dim,
+            module.head_v_dim,
+            module.conv_kernel_size,
+            max_drafts,
+        )
+
+    @property
+    def channels(self) -> int:
+        """The convolution's channels of one value head and its key head."""
+        return 2 * self.key_dim + self.value_dim
+
+    def why_not(self) -> str | None:
+        """Say why the kernels do not take such a layer; None if they do."""
+        if self.dtype not in (mx.bfloat16, mx.float32):
+            return f"type {str(self.dtype).removeprefix('mlx.core.')}"
+        dims = (self.key_dim, self.value_dim)
+        if self.key_dim % 32 or self.value_dim % 32 or self.key_dim * self.value_dim > MAX_STATE:
+            return f"heads of {dims[0]} x {dims[1]}, not multiples of 32 with at most {MAX_STATE}"
+        return None
+
+    def layout(self) -> dict[str, SlotArray]:
+        """What a slot keeps; see kernels/delta_rule.cuh."""
+        heads, drafts = self.num_value_heads, self.max_drafts
+        kept = {
+            "state": SlotArray((heads, self.value_dim, self.key_dim), mx.float32),
+            "history": SlotArray((heads, self.taps - 1 + drafts, self.channels), self.dtype),
+        }
+        if drafts:
+            kept |= {
+                "keys": SlotArray((heads, drafts, self.key_dim), mx.float32),
+                "deltas": SlotArray((heads, drafts, self.value_dim), mx.float32),
+                "decays": SlotArray((heads, drafts), mx.float32),
+            }
+        return kept
+
+    def template(self) -> Template:
+        """The sizes as the kernels name them."""
+        return (
+            ("T", self.dtype),
+            ("HK", self.num_key_heads),
+            ("HV", self.num_value_heads),
+            ("DK", self.key_dim),
+            ("DV", self.value_dim),
+            ("TAPS", self.taps),
+            ("DRAFTS", self.max_drafts),
+        )
+
+
+def layer_weights(module: Any) -> dict[str, mx.array]:
+    """What the kernels take of a GatedDeltaNet's parameters, in float32."""
+    return {
+        "convolution": mx.contiguous(module.conv1d.weight[..., 0].astype(mx.float32)),
+        "decay_rates": mx.exp(module.A_log.astype(mx.float32)),
+        "dt_bias": module.dt_bias.astype(mx.float32),
+        "norm": module.norm.weight.astype(mx.float32),
+        "epsilon": mx.array([module.norm.eps], mx.float32),
+    }
+
+
+def _pools(slots: Slots) -> list[mx.array]:
+    """The pools in the kernels' order; without records any array stands in their place."""
+    return [slots.pools.get(name, slots.pools["state"]) for name in POOLS]
+
+
+def run_window(
+    shape: DeltaShape,
+    slots: Slots,
+    weights: Mapping[str, mx.array],
+    rows: mx.array,
+    *,
+    mixed: mx.array,
+    gate: mx.array,
+    a: mx.array,
+    b: mx.array,
+) -> mx.array:
+    """Run windows of at most MAX_WIDTH tokens; states, histories and records change in place.
+
+    ``rows`` (rows, 7 + 2 captures) are described in kernels/delta_rule.cuh; ``mixed`` (rows, width,
+    channels) is q, k, v before the convolution, ``gate`` (rows, width, value heads, value dim) is
+    z, ``a`` and ``b`` (rows, width, value heads). Returns the normed output, shaped like ``gate``,
+    which is what a reader of the slots must depend on.
+    """
+    kernel = _window_kernel(shape)
+    return launch(
+        kernel,
+        (mixed, gate, a, b, *(weights[name] for name in WEIGHTS), rows, *_pools(slots)),
+        (*shape.template(), ("WIDTH", MAX_WIDTH)),
+        grid=(shape.num_value_heads, mixed.shape[0], 1),
+        threads=THREADS,
+        outputs=((gate.shape, shape.dtype),),
+    )[0]
+
+
+@cache
+def _window_kernel(shape: DeltaShape) -> Any:
+    inputs = shape.taps - 1 + MAX_WIDTH
+    tokens = MAX_WIDTH * (2 * shape.key_dim + shape.value_dim + 2)
+    records = shape.max_drafts * (shape.key_dim + shape.value_dim + 1)
+    return make_kernel(
+        "delta_window",
+        (*SOURCES, "delta_window.cuh"),
+        WINDOW,
+        ("mixed", "gate", "a", "b", *WEIGHTS, "rows", *POOLS),
+        ("out",),
+        threads=THREADS,
+        blocks=2,
+        shared_memory=4 * (inputs * shape.channels + tokens + records),
+    )
+
+
+def run_prompt(
+    shape: DeltaShape,
+    slots: Slots,
+    weights: Mapping[str, mx.array],
+    rows: mx.array,
+    *,
+    mixed: mx.array,
+    a: mx.array,
+    b: mx.array,
+) -> mx.array:
+    """Run windows of any length, all of whose tokens are certain; see ``run_window``.
+
+    Returns the recurrence's output before the gated norm, (rows, width, value heads, value dim).
+    """
+    count, width, _ = mixed.shape
+    keys = (count, width, shape.num_key_heads, shape.key_dim)
+    values = (count, width, shape.num_value_heads, shape.value_dim)
+    template = (*shape.template(), ("TOKENS", TOKENS))
+    prepare = make_kernel(
+        "prepare_tokens",
+        (*SOURCES, "delta_prompt.cuh"),
+        PREPARE,
+        ("mixed", "a", "b", *WEIGHTS, "rows", *POOLS),
+        ("q", "k", "v", "decay", "beta"),
+        threads=THREADS,
+        shared_memory=4 * TOKENS * shape.channels,
+    )
+    prepared = launch(
+        prepare,
+        (mixed, a, b, *(weights[name] for name in WEIGHTS), rows, *_pools(slots)),
+        template,
+        grid=(-(-width // TOKENS), shape.num_value_heads, count),
+        threads=THREADS,
+        outputs=(
+            (keys, shape.dtype),
+            (keys, shape.dtype),
+            (values, shape.dtype),
+            (values[:3], mx.float32),
+            (values[:3], mx.float32),
+        ),
+    )
+    run = make_kernel(
+        "run_tokens",
+        (*SOURCES, "delta_prompt.cuh"),
+        RUN,
+        ("mixed", "q", "k", "v", "decay", "beta", "rows", *POOLS),
+        ("out",),
+        threads=THREADS,
+        blocks=3,
+        shared_memory=4 * 2 * TOKENS * (2 * shape.key_dim + 32 + 2),
+    )
+    return launch(
+        run,
+        (mixed, *prepared, rows, *_pools(slots)),
+        template,
+        grid=(shape.num_value_heads * (shape.value_dim // 32), count, 1),
+        threads=THREADS,
+        outputs=((values, shape.dtype),),
+    )[0]

@@ -1,0 +1,94 @@
+"""A gated-delta layer by kernels: one launch for a decode or verify window, two for a prompt."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from ..layers import Layer
+from ..recurrence.gated_delta import FusedWindow
+from ..slots import Slots
+from ..view import BatchView
+from . import delta
+from .paged_attention import copy_pieces
+
+
+class CudaDeltaLayer(Layer):
+    """A GatedDeltaNet with write on accept, whose slots kernels read and write."""
+
+    kind = "gated delta rule by CUDA kernels, write on accept"
+
+    def __init__(self, module: Any, shape: delta.DeltaShape, num_slots: int) -> None:
+        self.shape = shape
+        self.slots = Slots(shape.layout(), num_slots)
+        self.weights = delta.layer_weights(module)
+        mx.eval(self.weights)
+
+    def open(self, view: BatchView) -> "CudaDeltaWindow":
+        return CudaDeltaWindow(self, view)
+
+    def pending(self, cache: "CudaDeltaWindow") -> list[mx.array]:
+        return cache.done
+
+    def copy_slot(self, source: int, target: int) -> list[mx.array]:
+        return [
+            copy_pieces(pool, pool.size // self.slots.num_slots, [source], [target])
+            for pool in self.slots.arrays
+        ]
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        return self.slots.arrays
+
+
+class CudaDeltaWindow(FusedWindow):
+    """One gated-delta layer's share of a batch; kernels store what the round may keep."""
+
+    def __init__(self, layer: CudaDeltaLayer, view: BatchView) -> None:
+        self.layer = layer
+        self.rows = delta_rows(view)
+        self.width = view.batch.width
+        self.has_drafts = any(window.drafts for window in view.batch.windows)
+        self.done: list[mx.array] = []  # to evaluate, for the slots to hold the window
+
+    def run(self, module: Any, qkv: mx.array, z: mx.array, b: mx.array, a: mx.array) -> mx.array:
+        """Return the normed output, (rows, width, value heads, value dim)."""
+        layer = self.layer
+        shared = (layer.shape, layer.slots, layer.weights, self.rows)
+        if self.width <= delta.MAX_WIDTH:
+            normed = delta.run_window(*shared, mixed=qkv, gate=z, a=a, b=b)
+            self.done = [normed]
+            return normed
+        assert not self.has_drafts, f"drafts in a window of more than {delta.MAX_WIDTH} tokens"
+        read = delta.run_prompt(*shared, mixed=qkv, a=a, b=b)
+        self.done = [read]
+        out: mx.array = module.norm(read, z)
+        return out
+
+
+def delta_rows(view: BatchView) -> mx.array:
+    """How each row runs, (rows, 7 + 2 captures) int32; see DeltaRow in kernels/delta_rule.cuh."""
+    if CudaDeltaWindow not in view.shared:
+        view.shared[CudaDeltaWindow] = mx.array(_delta_rows(view))
+    rows: mx.array = view.shared[CudaDeltaWindow]
+    return rows
+
+
+def _delta_rows(view: BatchView) -> np.ndarray[Any, np.dtype[np.int32]]:
+    most = max(len(row.captures) for row in view.rows)
+    table = np.zeros((len(view.rows), 7 + 2 * most), np.int32)
+    lines = zip(table, view.rows, view.slots, view.batch.lengths, strict=True)
+    for line, row, target, length in lines:
+        line[:7] = (
+            row.slot or 0,
+            target,
+            row.start == 0,
+            row.fold,
+            len(row.tokens),
+            length,
+            len(row.captures),
+        )
+        for number, capture in enumerate(row.captures):
+            steps = capture.position - (row.start - row.fold)
+            line[7 + 2 * number : 9 + 2 * number] = steps, capture.slot
+    return table

@@ -1,0 +1,195 @@
+"""Launches of the kernels over pages: attention of short windows, writing of long ones, copies."""
+
+from functools import cache
+
+import mlx.core as mx
+
+from ..pages import Pages
+from .source import launch, make_kernel
+from .window import SPLIT, WindowArrays
+
+KEYS = QUERIES = 16  # of a tile, see kernels/paged_attention.cuh
+MAX_WIDTH = 16  # tokens of a window that attends tile by tile
+COPY_THREADS = 256
+
+ATTEND = """
+  using Tiles = TILES;
+  const PagedWindow<T> window{
+      {queries, queries_strides[0], queries_strides[1], queries_strides[2], queries_strides[3]},
+      {keys, keys_strides[0], keys_strides[1], keys_strides[2], keys_strides[3]},
+      {values, values_strides[0], values_strides[1], values_strides[2], values_strides[3]},
+      const_cast<T*>(key_pages), const_cast<T*>(value_pages),
+      tables, starts, lengths, const_cast<int*>(counters), out, partial, stats,
+      queries_shape[2], keys_shape[1],
+      key_pages_shape[0] / (keys_shape[1] * BLOCK_SIZE), tables_shape[1],
+      limits[0], limits[1], scale[0]};
+  paged_attention<Tiles, T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>(window);
+"""
+BFLOAT16_TILES = "TensorCoreTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS, 2>"
+FLOAT32_TILES = "FloatTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>"
+ATTEND_INPUTS = (
+    *("queries", "keys", "values", "key_pages", "value_pages"),
+    *("tables", "starts", "lengths", "counters", "limits", "scale"),
+)
+
+WRITE = """
+  write_pages<T, BLOCK_SIZE>(
+      {keys, keys_strides[0], keys_strides[1], keys_strides[2], keys_strides[3]},
+      {values, values_strides[0], values_strides[1], values_strides[2], values_strides[3]},
+      const_cast<T*>(key_pages), const_cast<T*>(value_pages),
+      tables, tables_shape[1], starts[blockIdx.z], lengths[blockIdx.z],
+      key_pages_shape[0] / (keys_shape[1] * BLOCK_SIZE), keys_shape[3]);
+  if (blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) written[0] = 0;
+"""
+
+COPY = """
+  const long long piece = blockIdx.y, size = SIZE;
+  const T* from = pool + sources[piece] * size;
+  T* to = const_cast<T*>(pool) + targets[piece] * size;
+  for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < size; i += gridDim.x * blockDim.x)
+    to[i] = from[i];
+  if (blockIdx.x + blockIdx.y + threadIdx.x == 0) copied[0] = 0;
+"""
+
+
+def why_not(pages_dtype: mx.Dtype, key_dim: int, value_dim: int, block_size: int) -> str | None:
+    """Say why pages of this kind cannot be attended to by the kernel; None if they can."""
+    if pages_dtype not in (mx.bfloat16, mx.float32):
+        return f"pages of {str(pages_dtype).removeprefix('mlx.core.')}"
+    if key_dim != value_dim:
+        return f"keys of {key_dim} and values of {value_dim}"
+    if key_dim % 32 or key_dim > 256:
+        return f"heads of {key_dim}, not a multiple of 32 up to 256"
+    if block_size % KEYS:
+        return f"blocks of {block_size} positions, not a multiple of {KEYS}"
+    return None
+
+
+def attend(
+    pages: Pages,
+    window: WindowArrays,
+    *,
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    counters: mx.array,
+    limits: mx.array,
+    scale: mx.array,
+) -> mx.array:
+    """Write ``keys`` and ``values`` into ``pages`` and attend; all (rows, heads, width, dim).
+
+    ``counters`` are zeros, at least one for each row, tile of 16 queries and K/V head; ``limits``
+    (2,) the sliding window and the first position that holds anything; ``scale`` (1,) float32.
+    Returns (rows, heads, width, dim), which is what a reader of the pages must depend on.
+    """
+    rows, num_heads, width, head_dim = queries.shape
+    num_kv_heads = pages.shape.num_kv_heads
+    group = num_heads // num_kv_heads
+    warps, shared = _block(pages.shape.dtype, head_dim)
+    tiles = num_tiles(group, width)
+    splits = window.num_splits
+    parts = rows * tiles * num_kv_heads * splits * QUERIES if splits > 1 else 1
+    kernel = make_kernel(
+        "paged_attention",
+        ("common.cuh", "paged_attention.cuh"),
+        ATTEND.replace("TILES", _tiles(pages.shape.dtype)),
+        ATTEND_INPUTS,
+        ("out", "partial", "stats"),
+        threads=32 * warps,
+        shared_memory=shared,
+        contiguous=False,
+    )
+    out, _, _ = launch(
+        kernel,
+        (
+            *(queries, keys, values, pages.keys, pages.values),
+            *(window.tables, window.starts, window.lengths, counters, limits, scale),
+        ),
+        (
+            ("T", pages.shape.dtype),
+            ("HEAD_DIM", head_dim),
+            ("GROUP", group),
+            ("BLOCK_SIZE", pages.block_size),
+            ("SPLIT", SPLIT),
+            ("WARPS", warps),
+        ),
+        grid=(splits, num_kv_heads, rows * tiles),
+        threads=32 * warps,
+        outputs=(
+            ((rows, width, num_heads, head_dim), queries.dtype),
+            ((parts * head_dim,), mx.float32),
+            ((parts * 2,), mx.float32),
+        ),
+    )
+    return out.transpose(0, 2, 1, 3)
+
+
+def num_tiles(group: int, width: int) -> int:
+    """How many tiles of queries share one K/V head of a row."""
+    return -(-group * width // QUERIES)
+
+
+@cache
+def _block(dtype: mx.Dtype, head_dim: int) -> tuple[int, int]:
+    """Warps of a block and its bytes of shared memory."""
+    if dtype == mx.float32:
+        return 4, (QUERIES + 2 * KEYS) * (head_dim + 4) * 4
+    warps = 4 if head_dim <= 128 else 2
+    return warps, (QUERIES + warps * 2 * 2 * KEYS) * (head_dim + 8) * 2
+
+
+def _tiles(dtype: mx.Dtype) -> str:
+    return FLOAT32_TILES if dtype == mx.float32 else BFLOAT16_TILES
+
+
+def write(pages: Pages, window: WindowArrays, keys: mx.array, values: mx.array) -> mx.array:
+    """Write ``keys`` and ``values``, (rows, heads, width, dim), into ``pages``.
+
+    Returns an int32 zero, (1,): whoever reads the pages must depend on it.
+    """
+    rows, heads, width, head_dim = keys.shape
+    threads = 256
+    kernel = make_kernel(
+        "write_pages",
+        ("common.cuh", "page_write.cuh"),
+        WRITE,
+        ("keys", "values", "key_pages", "value_pages", "tables", "starts", "lengths"),
+        ("written",),
+        threads=threads,
+        contiguous=False,
+    )
+    return launch(
+        kernel,
+        (
+            *(keys, values, pages.keys, pages.values),
+            *(window.tables, window.starts, window.lengths),
+        ),
+        (("T", pages.shape.dtype), ("BLOCK_SIZE", pages.block_size)),
+        grid=(-(-width * head_dim // threads), heads, rows),
+        threads=threads,
+        outputs=(((1,), mx.int32),),
+    )[0]
+
+
+def copy_pieces(pool: mx.array, size: int, sources: list[int], targets: list[int]) -> mx.array:
+    """Copy pieces of ``size`` numbers within ``pool``: piece sources[i] onto targets[i].
+
+    ``pool`` is taken as one row of pieces. Evaluate the int32 zero that is returned before anything
+    reads the pool, and whatever wrote to it before this is evaluated.
+    """
+    kernel = make_kernel(
+        "copy_pieces",
+        ("common.cuh",),
+        COPY,
+        ("pool", "sources", "targets"),
+        ("copied",),
+        threads=COPY_THREADS,
+    )
+    return launch(
+        kernel,
+        (pool, mx.array(sources, mx.int32), mx.array(targets, mx.int32)),
+        (("T", pool.dtype), ("SIZE", size)),
+        grid=(min(64, -(-size // COPY_THREADS)), len(sources), 1),
+        threads=COPY_THREADS,
+        outputs=(((1,), mx.int32),),
+    )[0]
