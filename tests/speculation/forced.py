@@ -123,7 +123,7 @@ class Forced:
         self.logits: dict[int, dict[int, np.ndarray]] = {}  # by sequence and position
         self.forwards: list[int] = []  # target forwards of each round
         self.accepted: dict[int, list[tuple[int, int]]] = {}  # (drafted, accepted) of every row
-        # of the round in flight: the target's logits, a peer's, and how much was committed
+        # of the round in flight: the target's logits, the drafter's, and how much was committed
         self._seen: dict[tuple[int, int], np.ndarray] = {}
         self._offered: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         self._lengths: dict[int, int] = {}
@@ -142,7 +142,7 @@ class Forced:
     def choose(
         self, seq_ids: Sequence[int], drafts: Sequence[tuple[int, ...]], logits: mx.array
     ) -> mx.array:
-        if isinstance(self.executor.drafter, PeerDrafter):
+        if not isinstance(self.executor.drafter, BlindDrafter):
             for seq_id, said, line in zip(seq_ids, drafts, np.array(logits), strict=True):
                 self._offered[seq_id, said] = line
         return mx.array(
@@ -241,12 +241,16 @@ class Forced:
         assert sequence.tokens[start:] == expected
 
     def _check_offered(self) -> None:
-        """A peer drafts from the logits of a run over everything committed and drafted."""
+        """A drafter's logits are those of a run over everything committed and drafted."""
         longest = dict(sorted(self._offered, key=lambda one: len(one[1])))
         for seq_id, drafts in longest.items():
             length = self._lengths[seq_id]
             tokens = self.scheduler.sequences[seq_id].tokens[:length]
-            expected = self.drafter_scratch.logits([*tokens, *drafts])[length - 1 :]
+            if isinstance(self.executor.drafter, MTPDrafter):
+                head = ScratchHead(self.scratch, self.drafter_scratch.model)
+                expected = head.logits(tokens, drafts)
+            else:
+                expected = self.drafter_scratch.logits([*tokens, *drafts])[length - 1 :]
             found = [self._offered[seq_id, drafts[:ahead]] for ahead in range(len(drafts) + 1)]
             np.testing.assert_array_equal(np.stack(found), expected)
 

@@ -34,6 +34,7 @@ class ScratchHead:
 
     def __init__(self, target: Scratch, head: MTPHead) -> None:
         self.body, self.head = target.model.language_model.model, head
+        self.lm_head = target.model.language_model.lm_head
 
     def check(self, drafter: MTPDrafter, sequence: Seq) -> None:
         """Compare the head's entries, and the hidden states that go on from them."""
@@ -59,3 +60,14 @@ class ScratchHead:
             assert sequence.slot is not None
             pending = np.array(drafter.pending.pools["hidden"][sequence.slot])
             np.testing.assert_array_equal(pending, hidden[-1])
+
+    def logits(self, tokens: Sequence[int], drafts: Sequence[int]) -> np.ndarray:
+        """From which the drafts after ``tokens`` are picked, (1 + drafts, vocabulary)."""
+        known, cache = mx.array([list(tokens)]), KVCache()
+        hidden = self.body(known)
+        output = self.head(self.body.embed_tokens(known[:, 1:]), hidden[:, :-1], cache=cache)
+        outputs = [output[:, -1:]]
+        for draft in drafts:
+            embedded = self.body.embed_tokens(mx.array([[draft]]))
+            outputs.append(self.head(embedded, outputs[-1], cache=cache))
+        return np.array(self.lm_head(mx.concatenate(outputs, axis=1))[0])
