@@ -151,13 +151,13 @@ class ClientConnection:
 
     def _serve(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        poller = zmq.Poller()
+        poller.register(self._wake_reader, zmq.POLLIN)
         socket = self._connect(context)
         unsent: list[list[bytes]] = []
         try:
             while not self._closing.is_set():
-                poller = zmq.Poller()
                 poller.register(socket, zmq.POLLIN | (zmq.POLLOUT if unsent else 0))
-                poller.register(self._wake_reader, zmq.POLLIN)
                 poller.poll(max(int(min(self._core.heartbeat / 10, 0.05) * 1000), 1))
                 with suppress(BlockingIOError):
                     self._wake_reader.recv(4096)
@@ -166,6 +166,7 @@ class ClientConnection:
                 while (frames := receive(socket, MAX_FRAMES)) is not None:
                     self._core.receive(frames, now)
                 if self._core.tick(now):
+                    poller.unregister(socket)
                     socket.close(linger=0)
                     unsent.clear()
                     socket = self._connect(context)

@@ -136,6 +136,8 @@ class Worker:
         self.engine = EngineThread(load, self._wake, figures_every=heartbeat / 2, clock=clock)
         self._outgoing: deque[list[bytes]] = deque()
         self._drain_wanted = False
+        self._poller = zmq.Poller()
+        self._poller.register(self._wake_reader, zmq.POLLIN)
         self.beat = clock()
 
     def request_drain(self) -> None:
@@ -164,11 +166,9 @@ class Worker:
         return self.core.failure
 
     def _round(self, socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN | (zmq.POLLOUT if self._outgoing else 0))
-        poller.register(self._wake_reader, zmq.POLLIN)
         idle = self.engine.events.empty()
-        poller.poll(max(int(min(self.core.heartbeat / 10, _IDLE) * 1000), 1) if idle else 0)
+        self._poller.modify(socket, zmq.POLLIN | (zmq.POLLOUT if self._outgoing else 0))
+        self._poller.poll(max(int(min(self.core.heartbeat / 10, _IDLE) * 1000), 1) if idle else 0)
         with suppress(BlockingIOError):
             self._wake_reader.recv(4096)
         now = self.beat = self._clock()
@@ -182,6 +182,7 @@ class Worker:
         if self._hangs():
             self.core.leave(f"its engine made no step for {self._hang_limit:.0f} s", failed=True)
         if self.core.tick(now):
+            self._poller.unregister(socket)
             socket.close(linger=0)
             self._outgoing.clear()
             socket = self._connect()
@@ -198,6 +199,7 @@ class Worker:
             socket.curve_serverkey = server
         allow_ipv6(socket, self._address)
         socket.connect(self._address)
+        self._poller.register(socket, zmq.POLLIN)
         return socket
 
     def _take_events(self, now: float) -> None:
