@@ -27,5 +27,5 @@ def _facts(record: Record) -> dict[str, Any]:
         value = record.get(name)
         found |= value if isinstance(value, Mapping) else {name: value}
     engine = record.get("engine", {})
-    found |= {name: engine.get(name) for name in _ENGINE}
+    found |= {name: engine[name] for name in _ENGINE if engine.get(name) is not None}
     return {name: value for name, value in found.items() if name not in _NEVER}

@@ -97,7 +97,7 @@ def _chat(prompts: Prompts, count: int, tokens: int) -> list[Session]:
     sessions = []
     for at in range(count):
         first, *others = islice(cycle(questions), at, at + NUM_TURNS)
-        opening = _ask(first, f"You are a careful assistant. You talk to user {at + 1}.")
+        opening = _ask(first, f"User {at + 1} talks to you. You are a careful assistant.")
         sessions.append(Session(f"chat-{at}", opening, _greedy(tokens), tuple(others)))
     return sessions
 
