@@ -1,0 +1,61 @@
+"""Prompt lookup drafts what followed the same words before, and forgets sequences that ended."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.drafting.lookup_drafter import LookupDrafter
+from engine.drafting.ngram_index import LONGEST, SHORTEST, NgramIndex
+from scheduler.round import Row
+
+
+def continuation(tokens: list[int], most: int) -> tuple[int, ...]:
+    index = NgramIndex()
+    index.extend(tokens)
+    return index.continuation(tokens, most)
+
+
+def test_the_longest_suffix_decides_and_of_equals_the_newest() -> None:
+    assert continuation([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2) == (9, 2)  # 1 2 3 beats the newer 2 3
+    assert continuation([2, 3, 9, 2, 3, 8, 7, 2, 3], 3) == (8, 7, 2)
+
+
+def test_a_repetition_goes_on_with_itself() -> None:
+    assert continuation([5, 1, 2, 1, 2], 5) == (1, 2, 1, 2, 1)
+
+
+def test_nothing_is_drafted_where_nothing_was_said_twice() -> None:
+    assert continuation([1, 2, 3, 4, 5], 4) == ()
+    assert continuation([7], 4) == ()
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 5))
+def test_an_index_that_grows_token_by_token_finds_what_a_search_finds(
+    tokens: list[int], most: int
+) -> None:
+    index = NgramIndex()
+    for length in range(1, len(tokens) + 1):
+        index.extend(tokens[:length])
+    assert index.continuation(tokens, most) == search(tokens, most)
+
+
+def search(tokens: list[int], most: int) -> tuple[int, ...]:
+    for size in range(LONGEST, SHORTEST - 1, -1):
+        for start in range(len(tokens) - size - 1, -1, -1):
+            if size < len(tokens) and tokens[start : start + size] == tokens[-size:]:
+                said = list(tokens)
+                for step in range(most):
+                    said.append(said[start + size + step])
+                return tuple(said[len(tokens) :])
+    return ()
+
+
+def test_an_ended_sequence_leaves_nothing_and_others_draft_by_their_own_words() -> None:
+    spoken = {1: [1, 2, 3, 1, 2], 2: [4, 5, 6]}
+    drafter = LookupDrafter()
+    drafter.attach(spoken.__getitem__)
+    rows = [Row(seq_id, (0,), 0, (1,), num_drafts=2) for seq_id in spoken]
+
+    assert drafter.propose(rows, None) == {1: (3, 1)}  # type: ignore[arg-type]  # nothing to choose
+    drafter.forget(1)
+    drafter.forget(2)
+    assert not drafter._indexes
