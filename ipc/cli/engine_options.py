@@ -69,7 +69,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("mtp", "peer", "lookup"),
         default=unset,
         help="what drafts: the MTP head, the draft model, or a look at what was said before; "
-        "by default the first of these that there is, but for looking up",
+        "by default the MTP head if there is one, else the draft model if one is named",
     )
     group.add_argument(
         "--draft-model",

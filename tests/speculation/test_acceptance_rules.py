@@ -20,7 +20,9 @@ PROMPTS = ("Once upon a time there was", "1, 2, 3, 4, 1, 2, 3, 4, 1, 2,")
 
 
 @pytest.mark.parametrize("looks_up", [False, True])
-def test_the_classical_rule_samples_the_target_s_distribution(looks_up: bool) -> None:
+def test_the_classical_rule_samples_the_target_s_distribution_and_keeps_what_it_can(
+    looks_up: bool,
+) -> None:
     """Chi-square over 8 tokens and 4,000 seeds, for sampled drafts and for certain ones."""
     count, vocab_size = 4000, 8
     random = np.random.default_rng(0)
@@ -44,6 +46,10 @@ def test_the_classical_rule_samples_the_target_s_distribution(looks_up: bool) ->
     expected = np.exp(target) / np.exp(target).sum() * count
     found = np.bincount(picks.token_ids(), minlength=vocab_size)
     assert ((found - expected) ** 2 / expected).sum() < 24.3  # 0.999 at 7 degrees of freedom
+    offered = np.eye(vocab_size)[3] if looks_up else np.exp(drafter) / np.exp(drafter).sum()
+    most = np.minimum(expected / count, offered).sum()
+    kept = np.mean(np.array(drafts) == np.array(picks.token_ids()))
+    assert abs(kept - most) < 3.3 * (most * (1 - most) / count) ** 0.5
 
 
 def test_a_narrower_drafter_sees_the_target_s_own_noise() -> None:
