@@ -97,6 +97,7 @@ class Run:
         except Exception:
             logger.exception("text of request %s failed", self.request.request_id)
             self.text.abandon()
+            self.failure = None
             return replace(verdict, tokens=(), finish="error")
         self.said = fed.text
         return replace(verdict, tokens=kept[: fed.num_kept], finish=fed.finish)
@@ -110,10 +111,9 @@ class Run:
                 self.matcher.advance(commit.tokens)
             except ConstraintError as error:
                 finish, self.failure = finish or "error", (len(commit.tokens), str(error))
-        if not commit.tokens:
-            self.said = ""
         if finish is not None and not self.text.ended:
             self.said += self.text.feed((), finish).text
+        said, self.said = self.said, ""
         logprobs = prompt_logprobs = None
         if isinstance(self.reader, PromptLogprobs) and not self.has_spoken:
             prompt_logprobs = tuple(self.reader.entries)
@@ -123,7 +123,7 @@ class Run:
         return Delta(
             request_id=self.request.request_id,
             index=self.index,
-            text=self.said,
+            text=said,
             token_ids=commit.tokens,
             logprobs=logprobs,
             finish_reason=finish,

@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.tokenizer_utils import load
+from random_schemas import random_schema
 
 import engine.demo
 from engine.constraint import ConstraintCompiler, ConstraintError, Matcher
@@ -43,36 +44,6 @@ def ids(tokenizer, text: str) -> list[int]:
 
 def shown(tokenizer, matcher: Matcher) -> set[str]:
     return {tokenizer.decode([token]) for token in np.flatnonzero(matcher.mask())}
-
-
-def random_schema(generator: random.Random, depth: int = 2) -> dict:
-    kinds = ["integer", "string", "boolean", "enum", "null", "anyOf"]
-    kind = generator.choice(kinds + ["object", "array", "object"] * (depth > 0))
-    if kind == "object":
-        names = generator.sample(
-            ["a", "name", "größe", "x y", "0", "list"], generator.randint(0, 3)
-        )
-        return {
-            "type": "object",
-            "properties": {name: random_schema(generator, depth - 1) for name in names},
-            "required": [name for name in names if generator.random() < 0.7],
-            "additionalProperties": False,
-        }
-    if kind == "array":
-        least = generator.randint(0, 2)
-        most = least + generator.randint(0, 2)
-        items = random_schema(generator, depth - 1)
-        return {"type": "array", "items": items, "minItems": least, "maxItems": most}
-    low = generator.randint(0, 3)
-    simple = {
-        "integer": {"type": "integer", "minimum": -low * 50, "maximum": low * 70},
-        "string": {"type": "string", "minLength": low, "maxLength": low + generator.randint(0, 5)},
-        "enum": {"enum": generator.sample(["red", 7, None, True, 'é\n"', 2.5, [1]], 3)},
-        "anyOf": {
-            "anyOf": [{"type": "boolean"}, {"const": low}, {"type": "string", "maxLength": 4}]
-        },
-    }
-    return simple.get(kind, {"type": kind})
 
 
 def test_what_a_random_model_ends_parses_and_satisfies_its_schema(tokenizer, compiler) -> None:

@@ -1,0 +1,55 @@
+"""Whatever is asked of sampling and output, drafts change nothing of the answer, bitwise."""
+
+from dataclasses import replace
+
+import pytest
+from demo_engines import WAYS, Said, ask, parts_of, said
+from mixed_cases import CASES, asked_of, free_cases
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+@pytest.mark.parametrize("kind", CASES)
+def test_drafts_change_nothing_of_what_is_answered(kind: str, way: int | str) -> None:
+    found, expected = said(asked_of(kind, way)), said(asked_of(kind, "off"))
+
+    assert found == expected
+    assert sum(one.answer.usage.accepted_tokens for one in asked_of(kind, way)) > 0
+
+
+def test_the_mixed_batch_ends_in_every_way_and_says_something_different_each_time() -> None:
+    asked = asked_of("settings", "off")
+
+    assert {one.answer.finish_reason for one in asked} == {"length", "eos"}
+    assert len({one.answer.text for one in asked}) > len(asked) - 3
+
+
+def test_planted_stops_end_inside_accepted_runs_and_begin_in_earlier_rounds() -> None:
+    inside = across = 0
+    for way in (2, 3, 4):
+        for one in asked_of("stops", way):
+            if one.answer.finish_reason == "stop" and one.params.stop:
+                inside += one.num_cut > 0
+                across += len(one.deltas[-1].token_ids) == 1
+    assert (inside > 10, across > 3) == (True, True)
+
+
+def test_stop_ids_and_end_ids_end_inside_accepted_runs() -> None:
+    asked = [*asked_of("stops", 4), *asked_of("stops", 3), *asked_of("settings", 4)]
+    cut = {one.answer.finish_reason for one in asked if not one.params.stop and one.num_cut}
+
+    assert cut == {"stop", "eos"}
+
+
+def test_samples_alone_are_what_they_are_in_the_batch() -> None:
+    cases = free_cases()
+    expected = iter(said(asked_of("settings", "off")))
+    for number, (text, params) in enumerate(cases):
+        batch = [next(expected) for _ in range(params.n)]
+        if number % 4 == 1:
+            assert said(ask(parts_of(3, prefix_cache=False), [(text, params)])) == [
+                uncached(one) for one in batch
+            ]
+
+
+def uncached(one: Said) -> Said:
+    return replace(one, counts=(*one.counts[:2], 0))
