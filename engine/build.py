@@ -60,6 +60,7 @@ class Parts:
             "vocabulary": self.loaded.vocab_size,
             "dtype": str(self.dtype).removeprefix("mlx.core."),
             "device": str(mx.default_device()),
+            "device_name": _device_name(),
             "blas": None if used is None else str(used),
             "exact": self.options.exact,
             "backend": self.backend.name,
@@ -114,6 +115,14 @@ def build_parts(
         forward.dtype,
         ready.backend,
     )
+
+
+def _device_name() -> str | None:
+    """Return the GPU's name as MLX tells it; None on a CPU."""
+    if mx.default_device() == mx.Device(mx.cpu):
+        return None
+    info = mx.device_info()
+    return next((str(info[key]) for key in ("device_name", "architecture") if key in info), None)
 
 
 def _max_context(options: EngineOptions, loaded: LoadedModel) -> int:
