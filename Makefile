@@ -36,6 +36,7 @@ soak: .venv/.ready
 	$(BIN)/python -m pytest -m soak
 
 bench: .venv/.ready
+	$(BIN)/octavo bench --report build/bench
 	$(BIN)/python -m benchmarks.throughput
 
 clean:

@@ -71,7 +71,7 @@ def _conditions(records: Sequence[Record]) -> list[str]:
     lines = []
     for title, of in (
         ("Model", lambda r: f"{r['model']}, {r['engine'].get('dtype')}"),
-        ("Device", lambda r: f"{r['engine'].get('device')}, BLAS {r['engine'].get('blas')}"),
+        ("Device", lambda r: _device(r["engine"])),
         ("Machine", lambda r: _machine(r["machine"])),
         ("Versions", lambda r: ", ".join(f"{n} {v}" for n, v in r["versions"].items())),
         ("Command", lambda r: f"`{r['command']}`"),
@@ -87,6 +87,11 @@ def _conditions(records: Sequence[Record]) -> list[str]:
             "(figures of a machine that others use are not worth citing)"
         )
     return ["\n".join(lines)]
+
+
+def _device(facts: Record) -> str:
+    name = facts.get("device_name") or facts.get("device")
+    return f"{name}, BLAS {facts['blas']}" if facts.get("blas") else str(name)
 
 
 def _machine(facts: Mapping[str, Any]) -> str:

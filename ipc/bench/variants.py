@@ -6,7 +6,7 @@ from typing import Any
 Record = Mapping[str, Any]
 
 _FACTS = ("model", "options", "versions", "machine")
-_ENGINE = ("dtype", "device", "blas", "backend", "exact", "drafter", "speculate", "max_rows")
+_ENGINE = ("dtype", "device_name", "blas", "backend", "exact", "drafter", "speculate", "max_rows")
 _NEVER = {"memory_bytes"}
 
 

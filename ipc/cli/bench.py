@@ -110,7 +110,7 @@ def report_folder(name: str) -> Path:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        reason = "plots need matplotlib: pip install 'octavo[bench]'"
+        reason = "plots need matplotlib: pip install matplotlib"
         raise CommandError(f"{reason}, or leave --report out and keep the lines") from None
     folder = Path(name)
     try:

@@ -90,7 +90,7 @@ def test_a_report_without_matplotlib_is_refused_before_anything_is_run(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     assert main.main(["bench", "json", "--report", str(tmp_path / "report")]) == 1
-    assert "pip install 'octavo[bench]'" in capsys.readouterr().err
+    assert "pip install matplotlib" in capsys.readouterr().err
 
 
 def test_an_output_that_cannot_be_written_is_named(
