@@ -22,10 +22,13 @@ SDPA = "scaled_dot_product_attention"
 
 
 class InPages:
-    """Stands for keys or values that stay in pages; useless for anything but our attention."""
+    """Stands for keys, values or a mask that stay in pages; useless but for our attention.
 
+    It knows its pages, for a later layer may attend to an earlier one's keys.
+    """
 
-IN_PAGES = InPages()
+    def __init__(self, cache: "PagedCache") -> None:
+        self.cache = cache
 
 
 class PagedCache:
@@ -57,14 +60,14 @@ class PagedCache:
         if self.gathers:
             window_size = window_size or self.window_size
             return self.index.mask(self._whole(), window_size, self.rotary_shift)
-        return IN_PAGES
+        return InPages(self)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
         """Write the windows' K/V, (rows, heads, width, dim), and return what to attend to."""
         self.pages.write(self.index.places(self.pages), keys, values)
         if self.gathers:
             return self.pages.gather(self.index.numbers(self._whole(), self.pages))
-        return IN_PAGES, IN_PAGES
+        return InPages(self), InPages(self)
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
         """Attention of ``queries``, (rows, heads, width, dim), over their rows' pages."""
@@ -102,8 +105,7 @@ def attention_over_pages(  # noqa: PLR0917  # mlx-lm's own signature
 ) -> mx.array:
     """Stand in for mlx-lm's ``scaled_dot_product_attention``, with the same arguments."""
     if isinstance(keys, InPages):
-        assert isinstance(cache, PagedCache)
-        return cache.attend(queries, scale, sinks)
+        return keys.cache.attend(queries, scale, sinks)
     out: mx.array = base.scaled_dot_product_attention(
         queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks
     )

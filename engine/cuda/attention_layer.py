@@ -3,7 +3,7 @@
 import mlx.core as mx
 
 from ..attention.layer import AttentionLayer
-from ..attention.paged import IN_PAGES, InPages, PagedCache
+from ..attention.paged import InPages, PagedCache
 from ..batch import Span
 from ..pages import PageShape
 from ..view import BatchView
@@ -86,7 +86,7 @@ class CudaPagedCache(PagedCache):
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[InPages, InPages]:
         """Take the windows' K/V, (rows, heads, width, dim), for ``attend`` to write."""
         self._new = (keys, values)
-        return IN_PAGES, IN_PAGES
+        return InPages(self), InPages(self)
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
         """Attention of ``queries``, (rows, heads, width, dim), over their rows' pages."""

@@ -19,7 +19,7 @@ REFUSED = {
     "deepseek_v32": "does not run with one cache offset per row",
 }
 # a rotating cache holds its keys in another order once it has wrapped, and sums them in it
-ROTATING = {"gemma3_text", "gpt_oss", "recurrent_gemma"}
+ROTATING = {"gemma3_text", "gemma4_text", "gpt_oss", "iquestloopcoder", "recurrent_gemma"}
 # latent attention takes another form for windows of one token, which padding makes longer
 LATENT = {"deepseek_v3", "kimi_linear"}
 # sums over a whole chunk: where chunks are cut decides rounding; the same chunks give the same

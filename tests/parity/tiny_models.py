@@ -107,6 +107,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
         "rope_scaling": {"rope_type": "default"},
     },
+    "gemma4_text": _BASE
+    | {
+        "num_hidden_layers": 6,
+        "global_head_dim": 16,
+        "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "sliding_window": 20,
+        "sliding_window_pattern": 2,
+    },
+    "iquestloopcoder": _BASE | {"loop_window_size": 20},
     "deepseek_v2": _BASE
     | _LATENT
     | {
