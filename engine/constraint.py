@@ -54,7 +54,7 @@ class ConstraintCompiler:
             text: str | None = getattr(params, name)
             if text is not None:
                 _check_parameters(params, name)
-                return Matcher(self._matcher(name, text).deep_copy(), self)
+                return Matcher(self._matcher(name, text), self)
         return None
 
     def _matcher(self, name: str, text: str) -> llguidance.LLMatcher:
@@ -97,16 +97,22 @@ class Matcher:
     allowed exactly where the grammar is satisfied, and ends the match: nothing may follow.
     """
 
-    def __init__(self, matcher: llguidance.LLMatcher, compiler: ConstraintCompiler) -> None:
-        self._matcher = matcher
+    def __init__(self, start: llguidance.LLMatcher, compiler: ConstraintCompiler) -> None:
+        self._start = start  # shared: stays where it is
+        self._matcher = start.deep_copy()
         self._compiler = compiler
-        self._num_tokens = 0
+        self._tokens: list[int] = []
         self._ended = False  # the last token is an end-of-sequence id
 
     @property
     def ended(self) -> bool:
         """Whether an end-of-sequence id has ended the match."""
         return self._ended
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens it was advanced by."""
+        return len(self._tokens)
 
     @property
     def satisfied(self) -> bool:
@@ -126,20 +132,19 @@ class Matcher:
 
     def try_advance(self, tokens: Sequence[int]) -> int:
         """Advance by ``tokens`` as far as they are allowed; return how many were."""
-        num_advanced = 0
-        for token in tokens:
+        num_before = len(self._tokens)
+        for token in map(int, tokens):
             if self._ended:
                 break
             if token in self._compiler.eos_ids:
                 self._ended = self._matcher.is_accepting()
-                num_advanced += self._ended
-                break
-            if not self._matcher.try_consume_tokens([int(token)]):
+                if not self._ended:
+                    break
+            elif not self._matcher.try_consume_tokens([token]):
                 self._check()
                 break
-            num_advanced += 1
-        self._num_tokens += num_advanced
-        return num_advanced
+            self._tokens.append(token)
+        return len(self._tokens) - num_before
 
     def advance(self, tokens: Sequence[int]) -> None:
         """Advance by committed ``tokens``. Raises ConstraintError, and stays, if one is refused."""
@@ -147,24 +152,31 @@ class Matcher:
         if num_advanced < len(tokens):
             self.rollback(num_advanced)
             state = "has ended" if self._ended else f"refuses token {tokens[num_advanced]}"
-            raise ConstraintError(f"the grammar {state} after {self._num_tokens} tokens")
+            raise ConstraintError(f"the grammar {state} after {len(self._tokens)} tokens")
 
     def rollback(self, num_tokens: int) -> None:
         """Take the last ``num_tokens`` back. Raises ValueError if there are not so many."""
-        if not 0 <= num_tokens <= self._num_tokens:
-            raise ValueError(f"{num_tokens} tokens to take back of {self._num_tokens}")
+        if not 0 <= num_tokens <= len(self._tokens):
+            raise ValueError(f"{num_tokens} tokens to take back of {len(self._tokens)}")
         if not num_tokens:
             return
         num_consumed = num_tokens - self._ended
         if num_consumed and not self._matcher.rollback(num_consumed):
             raise ConstraintError(f"the grammar cannot go back: {_reason(self._matcher)}")
         self._ended = False
-        self._num_tokens -= num_tokens
+        del self._tokens[-num_tokens:]
+
+    def restore(self, num_tokens: int) -> None:
+        """Stand after the first ``num_tokens`` again; an error that came later is forgotten."""
+        tokens, self._tokens = self._tokens[:num_tokens], []
+        self._matcher, self._ended = self._start.deep_copy(), False
+        self.advance(tokens)
 
     def fork(self) -> "Matcher":
         """Return a matcher that goes its own way from here."""
-        other = Matcher(self._matcher.deep_copy(), self._compiler)
-        other._num_tokens, other._ended = self._num_tokens, self._ended
+        other = Matcher(self._start, self._compiler)
+        other._matcher = self._matcher.deep_copy()
+        other._tokens, other._ended = self._tokens[:], self._ended
         return other
 
     def _check(self) -> None:

@@ -1,6 +1,6 @@
 """A grammar's masks along one window, each made once, for drafter and target alike.
 
-committed (the matcher stands here, and stays) | drafts, tried on a fork of it
+committed (the matcher stands here, before and after) | drafts, tried and taken back
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ class Lookahead:
 
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
+        self._num_committed = matcher.num_tokens
         self._begin()
 
     def masks(self, drafts: Sequence[int]) -> list[Mask | None]:
@@ -27,27 +28,36 @@ class Lookahead:
         """
         if self._tried[: len(drafts)] != [*drafts[: len(self._tried)]]:
             self._begin()
-        if not self._masks:
-            self._look()
-        for draft in drafts[len(self._tried) :]:
-            self._tried.append(draft)
-            self._look(draft)
+        if len(self._masks) <= len(drafts):
+            self._look([*drafts])
         return self._masks[: len(drafts) + 1]
 
     def _begin(self) -> None:
         self.failure: tuple[int, str] | None = None
         self._tried: list[int] = []
         self._masks: list[Mask | None] = []
-        self._ahead: Matcher | None = self._matcher.fork()  # None where nothing may follow
+        self._over = False  # nothing may follow what was tried
 
-    def _look(self, *draft: int) -> None:
-        mask = None
-        if self._ahead is not None:
+    def _look(self, drafts: list[int]) -> None:
+        """Complete the masks; the first of those that are known already were for these drafts."""
+        if not self._over:
             try:
-                if self._ahead.try_advance(draft) == len(draft) and not self._ahead.ended:
-                    mask = self._ahead.mask()
+                self._append_masks(drafts)
             except ConstraintError as error:
-                self.failure = len(self._tried), str(error)
-            if mask is None:
-                self._ahead = None
-        self._masks.append(mask)
+                self.failure = len(self._masks), str(error)
+                if self._masks:
+                    self._matcher.restore(self._num_committed)
+            self._over = len(self._masks) <= len(drafts)
+        self._masks += [None] * (len(drafts) + 1 - len(self._masks))
+        self._tried = drafts
+
+    def _append_masks(self, drafts: list[int]) -> None:
+        matcher, num_known = self._matcher, len(self._masks)
+        matcher.try_advance(drafts[: max(0, num_known - 1)])
+        for place in range(num_known, len(drafts) + 1):
+            if place > 0 and not matcher.try_advance(drafts[place - 1 : place]):
+                break
+            if matcher.ended:
+                break
+            self._masks.append(matcher.mask())
+        matcher.rollback(matcher.num_tokens - self._num_committed)

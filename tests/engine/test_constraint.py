@@ -231,6 +231,40 @@ def test_masks_of_a_window_follow_its_drafts_and_leave_the_matcher_where_it_was(
     assert (matcher.ended, np.array_equal(matcher.mask(), first)) == (False, True)
 
 
+def test_masks_made_piece_by_piece_or_for_other_drafts_are_the_same(tokenizer, compiler) -> None:
+    matcher = start(compiler, regex="(ab|cd){3}!")
+    window = [ids(tokenizer, letter)[0] for letter in "abcdx!"]
+    lookahead = Lookahead(matcher)
+    for size in (0, 1, 2, 5, 3, 6):
+        expected = Lookahead(matcher).masks(window[:size])
+        assert shape(lookahead.masks(window[:size])) == shape(expected)
+    other = window[2:]
+    assert shape(lookahead.masks(other)) == shape(Lookahead(matcher).masks(other))
+    assert matcher.num_tokens == 0
+
+
+def shape(masks) -> list[list[int] | None]:
+    return [None if mask is None else np.flatnonzero(mask).tolist() for mask in masks]
+
+
+def test_a_draft_into_a_dead_end_is_remembered_and_leaves_the_matcher_whole(
+    tokenizer, compiler
+) -> None:
+    matcher = start(compiler, grammar='start: "go" ("a" X | "b")\nX: /[^\\s\\S]/')
+    matcher.advance(ids(tokenizer, "go"))
+    before = matcher.num_tokens
+    lookahead = Lookahead(matcher)
+    masks = lookahead.masks(ids(tokenizer, "a") + ids(tokenizer, "b"))
+    assert [mask is None for mask in masks] == [False, True, True]
+    assert lookahead.failure == (1, "the grammar cannot be matched: NoExtensionBias")
+    assert matcher.num_tokens == before
+    matcher.advance([*ids(tokenizer, "b"), EOS[0]])
+    assert matcher.ended
+    again = Lookahead(start(compiler, regex="ab"))
+    assert again.masks(ids(tokenizer, "x")) is not None
+    assert again.failure is None
+
+
 def test_a_fork_goes_its_own_way_and_equal_constraints_share_nothing(tokenizer, compiler) -> None:
     matcher = start(compiler, regex="a[bc]")
     matcher.advance(ids(tokenizer, "a"))
