@@ -38,6 +38,10 @@ class Backend:
             rotary_shift=rotary_shift,
         )
 
+    def bind_products(self, model: Any) -> int:
+        """Give modules of ``model`` that multiply a class of this backend; return how many."""
+        return 0
+
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
         """What a slot keeps of the gated-delta ``module``."""
         return slot_layout(module, max_drafts, dtype)

@@ -21,10 +21,16 @@ class Forward:
         self.body: Any = getattr(text, "model", None)
         self.head: Any = getattr(text, "lm_head", None)
         if self.head is None:
-            self.head = getattr(getattr(self.body, "embed_tokens", None), "as_linear", None)
+            has_head = hasattr(getattr(self.body, "embed_tokens", None), "as_linear")
+            self.head = self._multiply_by_embedding if has_head else None
         self.is_split = self._is_sum_of_parts()
         self.dtype = self._run(mx.array([[1]])).dtype  # of hidden states
         self.num_calls = 0  # forward passes run, for tests and statistics
+
+    def _multiply_by_embedding(self, hidden: mx.array) -> mx.array:
+        """Look the method up at each call: a backend may exchange the embedding's class."""
+        out: mx.array = self.body.embed_tokens.as_linear(hidden)
+        return out
 
     def _is_sum_of_parts(self) -> bool:
         if self.body is None or self.head is None:

@@ -84,6 +84,7 @@ def prepare(
         products.put_weights_left(loaded.model)
     size, dtype = options.block_size, forward.dtype
     backend = choose_backend(options.backend, exact=options.exact)
+    backend.bind_products(loaded.model)
     ready = Prepared(specs, method, size, max_drafts, options.exact, dtype, backend)
 
     def make_probe(method: Method) -> Probe:

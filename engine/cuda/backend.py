@@ -11,7 +11,7 @@ from ..layers import Layer
 from ..pages import PageShape
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
-from . import paged_attention
+from . import paged_attention, product
 from .attention_layer import CudaAttentionLayer
 from .delta import DeltaShape
 from .delta_layer import CudaDeltaLayer
@@ -54,6 +54,9 @@ class CudaBackend(Backend):
             gathers=gathers,
             rotary_shift=rotary_shift,
         )
+
+    def bind_products(self, model: Any) -> int:
+        return product.bind(model)
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
         shape = DeltaShape.of(module, max_drafts, dtype)

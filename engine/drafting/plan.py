@@ -50,6 +50,7 @@ def plan_drafter(
         if head is not None:
             if products.pays_here() and not options.exact:
                 products.put_weights_left(head)
+            choose_backend(options.backend, exact=options.exact).bind_products(head)
             return plan_mtp(head, options, forward)
         if options.drafter == "mtp":
             raise ModelError(
