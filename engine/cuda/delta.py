@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from ..slots import SlotArray, Slots
-from .source import Template, launch, make_kernel
+from .source import Kernel, Template
 
 MAX_WIDTH = 9  # tokens of a window that runs in one launch
 THREADS = 256
@@ -99,7 +99,7 @@ class DeltaShape:
 
     def template(self) -> Template:
         """The sizes as the kernels name them."""
-        return (
+        return [
             ("T", self.dtype),
             ("HK", self.num_key_heads),
             ("HV", self.num_value_heads),
@@ -107,7 +107,7 @@ class DeltaShape:
             ("DV", self.value_dim),
             ("TAPS", self.taps),
             ("DRAFTS", self.max_drafts),
-        )
+        ]
 
 
 def layer_weights(module: Any) -> dict[str, mx.array]:
@@ -144,28 +144,26 @@ def run_window(
     z, ``a`` and ``b`` (rows, width, value heads). Returns the normed output, shaped like ``gate``,
     which is what a reader of the slots must depend on.
     """
-    kernel = _window_kernel(shape)
-    return launch(
-        kernel,
-        (mixed, gate, a, b, *(weights[name] for name in WEIGHTS), rows, *_pools(slots)),
-        (*shape.template(), ("WIDTH", MAX_WIDTH)),
-        grid=(shape.num_value_heads, mixed.shape[0], 1),
-        threads=THREADS,
-        outputs=((gate.shape, shape.dtype),),
+    return _window_kernel(shape)(
+        [mixed, gate, a, b, *(weights[name] for name in WEIGHTS), rows, *_pools(slots)],
+        (shape.num_value_heads, mixed.shape[0], 1),
+        [gate.shape],
+        [shape.dtype],
     )[0]
 
 
 @cache
-def _window_kernel(shape: DeltaShape) -> Any:
+def _window_kernel(shape: DeltaShape) -> Kernel:
     inputs = shape.taps - 1 + MAX_WIDTH
     tokens = MAX_WIDTH * (2 * shape.key_dim + shape.value_dim + 2)
     records = shape.max_drafts * (shape.key_dim + shape.value_dim + 1)
-    return make_kernel(
+    return Kernel(
         "delta_window",
         (*SOURCES, "delta_window.cuh"),
         WINDOW,
         ("mixed", "gate", "a", "b", *WEIGHTS, "rows", *POOLS),
         ("out",),
+        template=[*shape.template(), ("WIDTH", MAX_WIDTH)],
         threads=THREADS,
         blocks=2,
         shared_memory=4 * (inputs * shape.channels + tokens + records),
@@ -189,45 +187,43 @@ def run_prompt(
     count, width, _ = mixed.shape
     keys = (count, width, shape.num_key_heads, shape.key_dim)
     values = (count, width, shape.num_value_heads, shape.value_dim)
-    template = (*shape.template(), ("TOKENS", TOKENS))
-    prepare = make_kernel(
+    prepare, run = _prompt_kernels(shape)
+    prepared = prepare(
+        [mixed, a, b, *(weights[name] for name in WEIGHTS), rows, *_pools(slots)],
+        (-(-width // TOKENS), shape.num_value_heads, count),
+        [keys, keys, values, values[:3], values[:3]],
+        [shape.dtype, shape.dtype, shape.dtype, mx.float32, mx.float32],
+    )
+    return run(
+        [mixed, *prepared, rows, *_pools(slots)],
+        (shape.num_value_heads * (shape.value_dim // 32), count, 1),
+        [values],
+        [shape.dtype],
+    )[0]
+
+
+@cache
+def _prompt_kernels(shape: DeltaShape) -> tuple[Kernel, Kernel]:
+    template: Template = [*shape.template(), ("TOKENS", TOKENS)]
+    prepare = Kernel(
         "prepare_tokens",
         (*SOURCES, "delta_prompt.cuh"),
         PREPARE,
         ("mixed", "a", "b", *WEIGHTS, "rows", *POOLS),
         ("q", "k", "v", "decay", "beta"),
+        template=template,
         threads=THREADS,
         shared_memory=4 * TOKENS * shape.channels,
     )
-    prepared = launch(
-        prepare,
-        (mixed, a, b, *(weights[name] for name in WEIGHTS), rows, *_pools(slots)),
-        template,
-        grid=(-(-width // TOKENS), shape.num_value_heads, count),
-        threads=THREADS,
-        outputs=(
-            (keys, shape.dtype),
-            (keys, shape.dtype),
-            (values, shape.dtype),
-            (values[:3], mx.float32),
-            (values[:3], mx.float32),
-        ),
-    )
-    run = make_kernel(
+    run = Kernel(
         "run_tokens",
         (*SOURCES, "delta_prompt.cuh"),
         RUN,
         ("mixed", "q", "k", "v", "decay", "beta", "rows", *POOLS),
         ("out",),
+        template=template,
         threads=THREADS,
         blocks=3,
         shared_memory=4 * 2 * TOKENS * (2 * shape.key_dim + 32 + 2),
     )
-    return launch(
-        run,
-        (mixed, *prepared, rows, *_pools(slots)),
-        template,
-        grid=(shape.num_value_heads * (shape.value_dim // 32), count, 1),
-        threads=THREADS,
-        outputs=((values, shape.dtype),),
-    )[0]
+    return prepare, run

@@ -5,12 +5,11 @@ from functools import cache
 import mlx.core as mx
 
 from ..pages import Pages
-from .source import launch, make_kernel
+from .source import Kernel
 from .window import SPLIT, WindowArrays
 
 KEYS = QUERIES = 16  # of a tile, see kernels/paged_attention.cuh
 MAX_WIDTH = 16  # tokens of a window that attends tile by tile
-COPY_THREADS = 256
 
 ATTEND = """
   using Tiles = TILES;
@@ -85,61 +84,53 @@ def attend(
     rows, num_heads, width, head_dim = queries.shape
     num_kv_heads = pages.shape.num_kv_heads
     group = num_heads // num_kv_heads
-    warps, shared = _block(pages.shape.dtype, head_dim)
+    kernel = _attend_kernel(pages.shape.dtype, head_dim, group, pages.block_size)
     tiles = num_tiles(group, width)
     splits = window.num_splits
     parts = rows * tiles * num_kv_heads * splits * QUERIES if splits > 1 else 1
-    kernel = make_kernel(
+    out, _, _ = kernel(
+        [
+            *(queries, keys, values, pages.keys, pages.values),
+            *(window.tables, window.starts, window.lengths, counters, limits, scale),
+        ],
+        (splits, num_kv_heads, rows * tiles),
+        [(rows, width, num_heads, head_dim), (parts * head_dim,), (parts * 2,)],
+        [queries.dtype, mx.float32, mx.float32],
+    )
+    return out.transpose(0, 2, 1, 3)
+
+
+@cache
+def _attend_kernel(dtype: mx.Dtype, head_dim: int, group: int, block_size: int) -> Kernel:
+    if dtype == mx.float32:
+        tiles, warps = FLOAT32_TILES, 4
+        shared = (QUERIES + 2 * KEYS) * (head_dim + 4) * 4
+    else:
+        tiles, warps = BFLOAT16_TILES, 4 if head_dim <= 128 else 2
+        shared = (QUERIES + warps * 2 * 2 * KEYS) * (head_dim + 8) * 2
+    return Kernel(
         "paged_attention",
         ("common.cuh", "paged_attention.cuh"),
-        ATTEND.replace("TILES", _tiles(pages.shape.dtype)),
+        ATTEND.replace("TILES", tiles),
         ATTEND_INPUTS,
         ("out", "partial", "stats"),
+        template=[
+            ("T", dtype),
+            ("HEAD_DIM", head_dim),
+            ("GROUP", group),
+            ("BLOCK_SIZE", block_size),
+            ("SPLIT", SPLIT),
+            ("WARPS", warps),
+        ],
         threads=32 * warps,
         shared_memory=shared,
         contiguous=False,
     )
-    out, _, _ = launch(
-        kernel,
-        (
-            *(queries, keys, values, pages.keys, pages.values),
-            *(window.tables, window.starts, window.lengths, counters, limits, scale),
-        ),
-        (
-            ("T", pages.shape.dtype),
-            ("HEAD_DIM", head_dim),
-            ("GROUP", group),
-            ("BLOCK_SIZE", pages.block_size),
-            ("SPLIT", SPLIT),
-            ("WARPS", warps),
-        ),
-        grid=(splits, num_kv_heads, rows * tiles),
-        threads=32 * warps,
-        outputs=(
-            ((rows, width, num_heads, head_dim), queries.dtype),
-            ((parts * head_dim,), mx.float32),
-            ((parts * 2,), mx.float32),
-        ),
-    )
-    return out.transpose(0, 2, 1, 3)
 
 
 def num_tiles(group: int, width: int) -> int:
     """How many tiles of queries share one K/V head of a row."""
     return -(-group * width // QUERIES)
-
-
-@cache
-def _block(dtype: mx.Dtype, head_dim: int) -> tuple[int, int]:
-    """Warps of a block and its bytes of shared memory."""
-    if dtype == mx.float32:
-        return 4, (QUERIES + 2 * KEYS) * (head_dim + 4) * 4
-    warps = 4 if head_dim <= 128 else 2
-    return warps, (QUERIES + warps * 2 * 2 * KEYS) * (head_dim + 8) * 2
-
-
-def _tiles(dtype: mx.Dtype) -> str:
-    return FLOAT32_TILES if dtype == mx.float32 else BFLOAT16_TILES
 
 
 def write(pages: Pages, window: WindowArrays, keys: mx.array, values: mx.array) -> mx.array:
@@ -148,27 +139,30 @@ def write(pages: Pages, window: WindowArrays, keys: mx.array, values: mx.array) 
     Returns an int32 zero, (1,): whoever reads the pages must depend on it.
     """
     rows, heads, width, head_dim = keys.shape
-    threads = 256
-    kernel = make_kernel(
+    kernel = _write_kernel(pages.shape.dtype, pages.block_size)
+    return kernel(
+        [
+            *(keys, values, pages.keys, pages.values),
+            *(window.tables, window.starts, window.lengths),
+        ],
+        (-(-width * head_dim // kernel.threads), heads, rows),
+        [(1,)],
+        [mx.int32],
+    )[0]
+
+
+@cache
+def _write_kernel(dtype: mx.Dtype, block_size: int) -> Kernel:
+    return Kernel(
         "write_pages",
         ("common.cuh", "page_write.cuh"),
         WRITE,
         ("keys", "values", "key_pages", "value_pages", "tables", "starts", "lengths"),
         ("written",),
-        threads=threads,
+        template=[("T", dtype), ("BLOCK_SIZE", block_size)],
+        threads=256,
         contiguous=False,
     )
-    return launch(
-        kernel,
-        (
-            *(keys, values, pages.keys, pages.values),
-            *(window.tables, window.starts, window.lengths),
-        ),
-        (("T", pages.shape.dtype), ("BLOCK_SIZE", pages.block_size)),
-        grid=(-(-width * head_dim // threads), heads, rows),
-        threads=threads,
-        outputs=(((1,), mx.int32),),
-    )[0]
 
 
 def copy_pieces(pool: mx.array, size: int, sources: list[int], targets: list[int]) -> mx.array:
@@ -177,19 +171,23 @@ def copy_pieces(pool: mx.array, size: int, sources: list[int], targets: list[int
     ``pool`` is taken as one row of pieces. Evaluate the int32 zero that is returned before anything
     reads the pool, and whatever wrote to it before this is evaluated.
     """
-    kernel = make_kernel(
+    kernel = _copy_kernel(pool.dtype, size)
+    return kernel(
+        [pool, mx.array(sources, mx.int32), mx.array(targets, mx.int32)],
+        (min(64, -(-size // kernel.threads)), len(sources), 1),
+        [(1,)],
+        [mx.int32],
+    )[0]
+
+
+@cache
+def _copy_kernel(dtype: mx.Dtype, size: int) -> Kernel:
+    return Kernel(
         "copy_pieces",
         ("common.cuh",),
         COPY,
         ("pool", "sources", "targets"),
         ("copied",),
-        threads=COPY_THREADS,
+        template=[("T", dtype), ("SIZE", size)],
+        threads=256,
     )
-    return launch(
-        kernel,
-        (pool, mx.array(sources, mx.int32), mx.array(targets, mx.int32)),
-        (("T", pool.dtype), ("SIZE", size)),
-        grid=(min(64, -(-size // COPY_THREADS)), len(sources), 1),
-        threads=COPY_THREADS,
-        outputs=(((1,), mx.int32),),
-    )[0]

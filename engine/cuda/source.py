@@ -1,6 +1,6 @@
 """CUDA sources beside this file, made into kernels that MLX compiles when they first run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,7 @@ import mlx.core as mx
 
 FOLDER = Path(__file__).parent / "kernels"
 
-TemplateValue = int | bool | mx.Dtype
-Template = tuple[tuple[str, TemplateValue], ...]
+Template = list[tuple[str, int | mx.Dtype]]
 
 
 @cache
@@ -19,54 +18,58 @@ def read_source(file: str) -> str:
     return (FOLDER / file).read_text()
 
 
-@cache
-def make_kernel(
-    name: str,
-    files: tuple[str, ...],
-    body: str,
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...],
-    *,
-    threads: int,
-    blocks: int = 1,
-    shared_memory: int = 0,
-    contiguous: bool = True,
-) -> Callable[..., list[mx.array]]:
-    """Return a kernel whose ``body`` calls what ``files`` define.
+class Kernel:
+    """A kernel whose ``body`` calls what ``files`` define, with its template arguments.
 
     ``blocks`` of ``threads`` are to fit on a multiprocessor at once; ``shared_memory`` is in bytes.
-    Inputs come as they are laid out unless ``contiguous``; the body then uses their strides.
+    Inputs come as they are laid out unless ``contiguous``; the body then uses their strides. Make
+    one once for its template and keep it: a step launches hundreds.
     """
-    header = "\n".join(read_source(file) for file in files)
-    # MLX writes the signature itself: the launch bounds have to hide in the word before it
-    bounds = f"__attribute__((global)) __launch_bounds__({threads}, {blocks})"
-    kernel: Any = mx.fast.cuda_kernel(
-        name=name,
-        input_names=inputs,
-        output_names=outputs,
-        source=body,
-        header=f"{header}\n#undef __global__\n#define __global__ {bounds}\n",
-        ensure_row_contiguous=contiguous,
-        shared_memory=shared_memory,
-    )
-    return kernel  # type: ignore[no-any-return]
 
+    def __init__(
+        self,
+        name: str,
+        files: Sequence[str],
+        body: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        template: Template,
+        threads: int,
+        blocks: int = 1,
+        shared_memory: int = 0,
+        contiguous: bool = True,
+    ) -> None:
+        header = "\n".join(read_source(file) for file in files)
+        # MLX writes the signature itself: the launch bounds have to hide in the word before it
+        bounds = f"__attribute__((global)) __launch_bounds__({threads}, {blocks})"
+        self.threads = threads
+        self.template = template
+        self._threadgroup = (threads, 1, 1)
+        self._call: Any = mx.fast.cuda_kernel(
+            name=name,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            source=body,
+            header=f"{header}\n#undef __global__\n#define __global__ {bounds}\n",
+            ensure_row_contiguous=contiguous,
+            shared_memory=shared_memory,
+        )
 
-def launch(
-    kernel: Callable[..., list[mx.array]],
-    inputs: Sequence[mx.array],
-    template: Template,
-    *,
-    grid: tuple[int, int, int],
-    threads: int,
-    outputs: Sequence[tuple[tuple[int, ...], mx.Dtype]],
-) -> list[mx.array]:
-    """Launch ``grid`` blocks of ``threads``; ``outputs`` are (shape, type)."""
-    return kernel(
-        inputs=list(inputs),
-        template=list(template),
-        grid=(grid[0] * threads, grid[1], grid[2]),
-        threadgroup=(threads, 1, 1),
-        output_shapes=[shape for shape, _ in outputs],
-        output_dtypes=[dtype for _, dtype in outputs],
-    )
+    def __call__(
+        self,
+        inputs: list[mx.array],
+        grid: tuple[int, int, int],
+        shapes: list[tuple[int, ...]],
+        dtypes: list[mx.Dtype],
+    ) -> list[mx.array]:
+        """Launch ``grid`` blocks; return outputs of ``shapes`` and ``dtypes``."""
+        outputs: list[mx.array] = self._call(
+            inputs=inputs,
+            template=self.template,
+            grid=(grid[0] * self.threads, grid[1], grid[2]),
+            threadgroup=self._threadgroup,
+            output_shapes=shapes,
+            output_dtypes=dtypes,
+        )
+        return outputs

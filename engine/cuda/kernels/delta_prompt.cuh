@@ -166,7 +166,7 @@ __device__ void run_tokens(
         float read[1], delta[1], y[1];
         state.decay(decay[at]);
         state.read(key, read);
-        delta[0] = (v[at * 32 + state.row(warp * 4, 0)] - read[0]) * beta[at];
+        delta[0] = __fmul_rn(__fsub_rn(v[at * 32 + state.row(warp * 4, 0)], read[0]), beta[at]);
         state.add(key, delta);
         state.read(KeyPart<S>(q + at * S::DK), y);
         if (threadIdx.x % S::LANES == 0)

@@ -160,10 +160,10 @@ struct StateRows {
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
       for (int j = 0; j < S::DK / 32; j++) {
-        s[r][j].x *= g;
-        s[r][j].y *= g;
-        s[r][j].z *= g;
-        s[r][j].w *= g;
+        s[r][j].x = __fmul_rn(s[r][j].x, g);
+        s[r][j].y = __fmul_rn(s[r][j].y, g);
+        s[r][j].z = __fmul_rn(s[r][j].z, g);
+        s[r][j].w = __fmul_rn(s[r][j].w, g);
       }
   }
   __device__ void add(const KeyPart<S>& k, const float (&delta)[ROWS]) {
@@ -189,7 +189,7 @@ struct StateRows {
         sum = fmaf(s[r][j].z, by.part[j].z, sum);
         sum = fmaf(s[r][j].w, by.part[j].w, sum);
       }
-      out[r] = even + odd;
+      out[r] = __fadd_rn(even, odd);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) out[r] = sum_of_eight_lanes(out[r]);

@@ -125,7 +125,7 @@ __device__ void delta_window(const DeltaWindow<S, WIDTH>& all) {
     state.read(key, read);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-      delta[r] = (v[t * S::DV + state.row(first, r)] - read[r]) * beta[t];
+      delta[r] = __fmul_rn(__fsub_rn(v[t * S::DV + state.row(first, r)], read[r]), beta[t]);
     state.add(key, delta);
     state.read(KeyPart<S>(q + t * S::DK), y);
     const int draft = t - row.certain;

@@ -119,8 +119,8 @@ struct Share {
   }
 };
 
-// A product of its own: contracted with the subtraction that follows, on one side of a branch and not
-// on the other, it would round differently in different windows.
+// Products and sums are spelt out: a product contracted with the sum that follows it, on one side of a
+// branch and not on the other, would round differently in different windows.
 __device__ __forceinline__ float scaled(float score, float scale) {
   return __fmul_rn(score, scale);
 }
@@ -130,13 +130,13 @@ struct RunningSoftmax {
   float maximum = NOTHING, sum = 0.f;
 
   __device__ float raise(float candidate) {
-    const float higher = fmaxf(maximum, candidate), factor = exp2f(maximum - higher);
+    const float higher = fmaxf(maximum, candidate), factor = exp2f(__fsub_rn(maximum, higher));
     maximum = higher;
-    sum *= factor;
+    sum = __fmul_rn(sum, factor);
     return factor;
   }
   __device__ float weight(float score) const {
-    return score <= NOTHING ? 0.f : exp2f(score - maximum);
+    return score <= NOTHING ? 0.f : exp2f(__fsub_rn(score, maximum));
   }
 };
 
@@ -245,7 +245,7 @@ struct TensorCoreTiles {
           }
           RunningSoftmax& of = e < 2 ? upper : lower;
           scores[n][e] = of.weight(scores[n][e]);
-          of.sum += scores[n][e];
+          of.sum = __fadd_rn(of.sum, scores[n][e]);
         }
       const unsigned weights[4] = {
           packed(scores[0][0], scores[0][1]), packed(scores[0][2], scores[0][3]),
@@ -256,8 +256,8 @@ struct TensorCoreTiles {
         load_matrices_transposed(b, values + (lane % 16) * ROW + d * 16 + lane / 16 * 8);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-          sums[2 * d][e] *= factor[e / 2];
-          sums[2 * d + 1][e] *= factor[e / 2];
+          sums[2 * d][e] = __fmul_rn(sums[2 * d][e], factor[e / 2]);
+          sums[2 * d + 1][e] = __fmul_rn(sums[2 * d + 1][e], factor[e / 2]);
         }
         multiply_add(sums[2 * d], weights, b[0], b[1]);
         multiply_add(sums[2 * d + 1], weights, b[2], b[3]);
@@ -351,9 +351,9 @@ struct FloatTiles {
         float total = weight;
 #pragma unroll
         for (int o = 8; o; o >>= 1) total += __shfl_xor_sync(0xffffffffu, total, o);
-        softmax[q].sum += total;
+        softmax[q].sum = __fadd_rn(softmax[q].sum, total);
 #pragma unroll
-        for (int j = 0; j < DIMS; j++) sums[q][j] *= factor;
+        for (int j = 0; j < DIMS; j++) sums[q][j] = __fmul_rn(sums[q][j], factor);
 #pragma unroll
         for (int k = 0; k < KEYS; k++) {
           const float w = __shfl_sync(0xffffffffu, weight, k);
@@ -447,7 +447,7 @@ __device__ void paged_attention(const PagedWindow<T>& all) {
       const float weight = softmax.weight(stat.x);
       softmax.sum = fmaf(weight, stat.y, softmax.sum);
 #pragma unroll
-      for (int j = 0; j < DIMS; j++) value[j] = fmaf(weight, part[j], value[j] * factor);
+      for (int j = 0; j < DIMS; j++) value[j] = fmaf(weight, part[j], __fmul_rn(value[j], factor));
     }
 #pragma unroll
     for (int j = 0; j < DIMS; j++)

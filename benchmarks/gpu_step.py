@@ -1,0 +1,251 @@
+"""How long a decode step of 4B shapes takes on a GPU: both backends beside mlx-lm and the bound.
+
+The engine is measured whole (scheduling, sampling and detokenization included) and its parts beside
+it; the bound is the time to read the weights, the K/V and the states (these twice: they are written
+back) at the bandwidth of a device copy. Weights are random: speed alone is measured.
+
+    python -m benchmarks.gpu_step dense hybrid --seconds 300
+"""
+
+import argparse
+import dataclasses
+import gc
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten, tree_map_with_path
+from mlx_lm.generate import BatchGenerator
+from mlx_lm.models import qwen3, qwen3_5
+
+from engine import Engine, SamplingParams
+from engine.build import build_parts
+from engine.drafting.drafter import Drafter
+from engine.drafting.plan import DrafterPlan
+from engine.options import EngineOptions
+from scheduler.round import Row
+
+from .shapes import DENSE_06B, HYBRID_08B, as_loaded, twin
+
+DENSE_4B = DENSE_06B | {  # Qwen3-4B
+    "hidden_size": 2560,
+    "num_hidden_layers": 36,
+    "intermediate_size": 9728,
+    "num_attention_heads": 32,
+}
+HYBRID_4B = HYBRID_08B | {  # Qwen3.5-4B
+    "hidden_size": 2560,
+    "num_hidden_layers": 32,
+    "intermediate_size": 9216,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "linear_num_value_heads": 32,
+    "vocab_size": 151936,
+}
+BYTES_PER_SECOND = 4.3e12
+STEPS = 24
+WARM_UP = 6
+MOST_TOKENS = 400  # of a request: the first ones decode while the last ones are read
+
+
+class FixedDrafter(Drafter):
+    """Drafts that nobody accepts, for windows of one length."""
+
+    name = "fixed"
+
+    def propose(self, rows: Sequence[Row], choose: Any) -> Mapping[int, tuple[int, ...]]:
+        return {row.seq_id: (1,) * row.num_drafts for row in rows}
+
+    def follow(self, view: Any, hidden: Any, kept: Any) -> None:
+        pass
+
+    def copy(self, blocks: Any, slots: Any) -> None:
+        pass
+
+
+def build_model(kind: str) -> Any:
+    """Return a model of random bfloat16 weights, made where they stay."""
+    if kind == "dense":
+        model: Any = qwen3.Model(qwen3.ModelArgs.from_dict(DENSE_4B))
+    else:
+        config = {"model_type": "qwen3_5", "text_config": HYBRID_4B}
+        model = qwen3_5.Model(qwen3_5.ModelArgs.from_dict(config))
+
+    def fill(path: str, old: mx.array) -> mx.array:
+        if path.endswith("A_log"):
+            return mx.zeros(old.shape)
+        if old.ndim == 1:
+            return mx.ones(old.shape, mx.bfloat16)
+        return mx.random.normal(old.shape, mx.bfloat16) * 0.02
+
+    model.update(tree_map_with_path(fill, model.parameters()))
+    mx.eval(model.parameters())
+    return model
+
+
+def bound_ms(kind: str, model: Any, rows: int, context: int, width: int) -> float:
+    """Milliseconds to move what a step has to."""
+    moved = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    config = DENSE_4B if kind == "dense" else HYBRID_4B
+    layers = config["num_hidden_layers"]
+    paged = layers if kind == "dense" else layers // config["full_attention_interval"]
+    per_position = 2 * config["num_key_value_heads"] * config["head_dim"] * 2
+    moved += paged * rows * (context + width) * per_position
+    if kind == "hybrid":
+        state = config["linear_num_value_heads"] * 128 * 128 * 4
+        moved += 2 * (layers - paged) * rows * state
+    return moved / BYTES_PER_SECOND * 1e3
+
+
+def make_prompts(rows: int, context: int) -> list[list[int]]:
+    random = np.random.default_rng(context)
+    return random.integers(10, 8000, (rows, context)).tolist()
+
+
+def make_engine(
+    kind: str, model: Any, backend: str, *, rows: int, context: int, drafts: int
+) -> Engine:
+    loaded = dataclasses.replace(as_loaded(twin(model), f"{kind}-4b"), max_context=8192)
+    needed = rows * (-(-(context + MOST_TOKENS + drafts) // 16))
+    options = EngineOptions(
+        max_rows=rows,
+        num_blocks=needed + needed // 4 + 8,
+        max_context=context + 512,
+        max_checkpoint_bytes=4 << 30,
+        backend=backend,  # type: ignore[arg-type]
+        speculate=drafts or "off",
+    )
+    if not drafts:
+        return Engine(build_parts(loaded, options))
+    plan = DrafterPlan("fixed", 0, 0, lambda _blocks, _slots: FixedDrafter())
+    return Engine(build_parts(loaded, options, lambda *_: plan))
+
+
+def measure_engine(engine: Engine, rows: int, context: int) -> dict[str, float]:
+    """Prefill and then decode ``rows`` prompts; milliseconds of a step and where they go."""
+    encode = [0.0]
+    executor: Any = engine.parts.executor
+    evaluate = executor._evaluate
+
+    def timed(output: mx.array, pending: Sequence[mx.array]) -> None:
+        started = time.perf_counter()
+        mx.async_eval(output, pending)
+        encode[0] += time.perf_counter() - started
+        evaluate(output, pending)
+
+    executor._evaluate = timed
+    params = SamplingParams(max_tokens=MOST_TOKENS, ignore_eos=True, temperature=0.0)
+    started = time.perf_counter()
+    waiting = {engine.submit(prompt, params) for prompt in make_prompts(rows, context)}
+    while waiting:
+        waiting -= {delta.request_id for delta in engine.step() if delta.token_ids}
+    prefill = time.perf_counter() - started
+    for _ in range(WARM_UP):
+        engine.step()
+    before, encode[0] = engine.stats().phases, 0.0
+    times = []
+    for _ in range(STEPS):
+        started = time.perf_counter()
+        engine.step()
+        times.append(time.perf_counter() - started)
+    after = engine.stats().phases
+    spent = {
+        f"{name}_ms": (getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds"))
+        / STEPS
+        * 1e3
+        for name in ("plan", "build", "device", "sample", "text", "commit")
+    }
+    return {
+        "step_ms": float(np.median(times)) * 1e3,
+        **spent,
+        "encode_ms": encode[0] / STEPS * 1e3,
+        "prefill_tokens_per_s": rows * context / prefill,
+    }
+
+
+def measure_mlx_lm(model: Any, rows: int, context: int) -> dict[str, float]:
+    """mlx-lm's BatchGenerator over the same prompts."""
+    generator = BatchGenerator(model, max_tokens=MOST_TOKENS, completion_batch_size=rows)
+    started = time.perf_counter()
+    generator.insert(make_prompts(rows, context))
+    while len(generator.next_generated()) < rows:
+        pass
+    prefill = time.perf_counter() - started
+    for _ in range(WARM_UP):
+        generator.next_generated()
+    times = []
+    for _ in range(STEPS):
+        started = time.perf_counter()
+        generator.next_generated()
+        times.append(time.perf_counter() - started)
+    generator.close()
+    return {
+        "step_ms": float(np.median(times)) * 1e3,
+        "prefill_tokens_per_s": rows * context / prefill,
+    }
+
+
+CASES = [  # side, rows, context, drafts; what matters most first
+    *(("cuda", rows, 256, 0) for rows in (8, 1, 32, 64)),
+    ("cuda", 8, 256, 3),
+    ("mlx-lm", 8, 256, 0),
+    ("portable", 8, 256, 0),
+    ("cuda", 8, 4096, 0),
+    ("mlx-lm", 1, 256, 0),
+    ("mlx-lm", 32, 256, 0),
+    ("cuda", 32, 256, 3),
+    ("cuda", 64, 4096, 0),
+    ("portable", 1, 256, 0),
+    ("portable", 32, 256, 0),
+]
+
+
+def report(kind: str, model: Any, case: tuple[str, int, int, int]) -> None:
+    side, rows, context, drafts = case
+    if side == "mlx-lm":
+        figures = measure_mlx_lm(twin(model), rows, context)
+    else:
+        engine = make_engine(kind, model, side, rows=rows, context=context, drafts=drafts)
+        figures = measure_engine(engine, rows, context)
+    bound = bound_ms(kind, model, rows, context, drafts + 1)
+    line = {
+        "benchmark": "gpu_step",
+        "shape": f"{kind}-4b",
+        "side": side,
+        "rows": rows,
+        "context": context,
+        "window": drafts + 1,
+        **{name: round(value, 3) for name, value in figures.items()},
+        "bound_ms": round(bound, 3),
+        "of_bound": round(bound / figures["step_ms"], 3),
+    }
+    print(json.dumps(line), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="+", choices=("dense", "hybrid"))
+    parser.add_argument("--seconds", type=float, default=600, help="start nothing after so long")
+    arguments = parser.parse_args()
+    started = time.perf_counter()
+    for number, kind in enumerate(arguments.kinds, 1):
+        model = build_model(kind)
+        for case in CASES:
+            if time.perf_counter() - started > arguments.seconds * number / len(arguments.kinds):
+                break
+            try:
+                report(kind, model, case)
+            except (ValueError, RuntimeError) as error:
+                print(json.dumps({"shape": kind, "case": case, "error": str(error)[:300]}))
+            gc.collect()
+            mx.clear_cache()
+        del model
+        gc.collect()
+        mx.clear_cache()
+
+
+if __name__ == "__main__":
+    main()
