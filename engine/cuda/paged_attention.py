@@ -8,7 +8,7 @@ from ..pages import Pages
 from .source import Kernel
 from .window import SPLIT, WindowArrays
 
-KEYS = QUERIES = 16  # of a tile, see kernels/paged_attention.cuh
+KEYS = QUERIES = 16  # of a tile, see kernels/paged_window.cuh
 MAX_WIDTH = 16  # tokens of a window that attends tile by tile
 
 ATTEND = """
@@ -103,14 +103,15 @@ def attend(
 @cache
 def _attend_kernel(dtype: mx.Dtype, head_dim: int, group: int, block_size: int) -> Kernel:
     if dtype == mx.float32:
-        tiles, warps = FLOAT32_TILES, 4
+        file, tiles, warps = "float_tiles.cuh", FLOAT32_TILES, 4
         shared = (QUERIES + 2 * KEYS) * (head_dim + 4) * 4
     else:
-        tiles, warps = BFLOAT16_TILES, 4 if head_dim <= 128 else 2
+        file, tiles = "tensor_core_tiles.cuh", BFLOAT16_TILES
+        warps = 4 if head_dim <= 128 else 2
         shared = (QUERIES + warps * 2 * 2 * KEYS) * (head_dim + 8) * 2
     return Kernel(
         "paged_attention",
-        ("common.cuh", "paged_attention.cuh"),
+        ("common.cuh", "heads.cuh", "paged_window.cuh", file, "paged_attention.cuh"),
         ATTEND.replace("TILES", tiles),
         ATTEND_INPUTS,
         ("out", "partial", "stats"),
@@ -155,7 +156,7 @@ def write(pages: Pages, window: WindowArrays, keys: mx.array, values: mx.array) 
 def _write_kernel(dtype: mx.Dtype, block_size: int) -> Kernel:
     return Kernel(
         "write_pages",
-        ("common.cuh", "page_write.cuh"),
+        ("common.cuh", "heads.cuh", "page_write.cuh"),
         WRITE,
         ("keys", "values", "key_pages", "value_pages", "tables", "starts", "lengths"),
         ("written",),

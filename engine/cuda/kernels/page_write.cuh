@@ -1,15 +1,5 @@
 // Writes the K/V of a long window into pages, for readers that gather them.
 
-template <typename T>
-struct Heads {  // (rows, heads, time, dim) with any strides
-  const T* data;
-  long long row, head, time, dim;
-
-  __device__ T at(int b, int h, int t, int d) const {
-    return data[b * row + h * head + t * time + d * dim];
-  }
-};
-
 // Grid: threads over (time, dim), then K/V heads, then rows.
 template <typename T, int BLOCK_SIZE>
 __device__ void write_pages(
