@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _NAMES = (
     *("max_rows", "max_context", "num_blocks", "block_size", "prompt_tokens_per_round"),
     *("dtype", "exact", "prefix_cache", "max_checkpoint_bytes", "speculate"),
-    *("drafter", "draft_model", "mtp", "acceptance"),
+    *("drafter", "draft_model", "mtp", "acceptance", "backend"),
 )
 
 
@@ -85,6 +85,12 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("coupled", "rejection"),
         default=unset,
         help="coupled: answers are the same with and without drafts; rejection: the classical rule",
+    )
+    group.add_argument(
+        "--backend",
+        choices=("auto", "portable", "cuda"),
+        default=unset,
+        help="MLX's operations, or kernels for an NVIDIA GPU; by default the faster one there is",
     )
 
 
