@@ -45,6 +45,10 @@ def free_cases() -> list[tuple[Any, SamplingParams]]:
         (prompt(31), replace(processed, frequency_penalty=-0.4, repetition_penalty=0.9)),
         (prompt(27), replace(GREEDY, logit_bias={11: 4.0, 12: -50.0, 300: 2.5})),
         (prompt(32), replace(GREEDY, min_tokens=15)),
+        *(  # would end as soon as they may
+            (prompt(32), replace(GREEDY, min_tokens=least, logit_bias={8191: 30.0}))
+            for least in (4, 6, 9)
+        ),
         (prompt(33), GREEDY),  # ends by itself
         (prompt(33), replace(GREEDY, ignore_eos=True)),
         (prompt(46), replace(SAMPLED, include_stop=True)),

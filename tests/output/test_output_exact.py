@@ -21,6 +21,8 @@ def test_the_mixed_batch_ends_in_every_way_and_says_something_different_each_tim
 
     assert {one.answer.finish_reason for one in asked} == {"length", "eos"}
     assert len({one.answer.text for one in asked}) > len(asked) - 3
+    one, other = (one.answer for one in asked if one.params.n == 2)
+    assert one.text != other.text
 
 
 def test_planted_stops_end_inside_accepted_runs_and_begin_in_earlier_rounds() -> None:
