@@ -166,9 +166,6 @@ class Engine:
         for seq_id, run in zip(seq_ids, runs, strict=True):
             if run.ended is not None:
                 self.scheduler.cancel(seq_id)
-        for seq_id, run in zip(seq_ids, runs, strict=True):
-            if run.ended is not None:
-                self.scheduler.cancel(seq_id)
         return request_id
 
     def has_begun(self, request_id: str) -> bool:
