@@ -16,8 +16,6 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-PROMPT_TOKENS = 32
-
 
 def main() -> None:
     arguments = _arguments()
@@ -33,7 +31,7 @@ def main() -> None:
         "benchmark": "throughput",
         "shape": arguments.shape,
         "rows": arguments.rows,
-        "prompt_tokens": PROMPT_TOKENS,
+        "prompt_tokens": arguments.prompt_tokens,
         "new_tokens": arguments.tokens,
         "blas": str(blas.current()).split(" from ")[0],
     }
@@ -130,7 +128,7 @@ class OurSide:
 def make_prompts(arguments: argparse.Namespace) -> list[list[int]]:
     """Prompts of ids that every vocabulary here has."""
     return [
-        [(97 * row + 31 * place + 7) % 8000 + 1 for place in range(PROMPT_TOKENS)]
+        [(97 * row + 31 * place + 7) % 8000 + 1 for place in range(arguments.prompt_tokens)]
         for row in range(arguments.rows)
     ]
 
@@ -171,7 +169,8 @@ class Peer:
     def __init__(self, arguments: argparse.Namespace, dtype: str) -> None:
         command = [sys.executable, "-m", "benchmarks.throughput", "--peer", dtype]
         command += ["--shape", arguments.shape, "--rows", str(arguments.rows)]
-        command += ["--tokens", str(arguments.installed_tokens)]
+        command += ["--tokens", str(arguments.tokens)]
+        command += ["--prompt-tokens", str(arguments.prompt_tokens)]
         environment = {**os.environ, "OCTAVO_BLAS": "reference"}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -208,11 +207,11 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shape", default="demo", help="demo, dense-0.6b or hybrid-0.8b")
     parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--prompt-tokens", type=int, default=32, help="of each row")
     parser.add_argument("--tokens", type=int, default=32, help="new tokens of each row")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--installed", nargs="*", default=["float32"], help="dtypes; none to skip")
     parser.add_argument("--installed-pairs", type=int, default=15)
-    parser.add_argument("--installed-tokens", type=int, default=32)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     return parser.parse_args()
 
