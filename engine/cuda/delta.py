@@ -14,7 +14,7 @@ MAX_WIDTH = 9  # tokens of a window that runs in one launch
 THREADS = 256
 TOKENS = 16  # of a prompt that a block takes at a time
 MAX_STATE = 24 * 32 * 32  # numbers of a head's state that 256 threads hold in registers
-SOURCES = ("common.cuh", "delta_rule.cuh")
+SOURCES = ("warp.cuh", "delta_rule.cuh")
 POOLS = ("state", "history", "keys", "deltas", "decays")
 WEIGHTS = ("convolution", "decay_rates", "dt_bias", "norm", "epsilon")
 

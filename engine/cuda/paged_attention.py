@@ -111,7 +111,7 @@ def _attend_kernel(dtype: mx.Dtype, head_dim: int, group: int, block_size: int) 
         shared = (QUERIES + warps * 2 * 2 * KEYS) * (head_dim + 8) * 2
     return Kernel(
         "paged_attention",
-        ("common.cuh", "heads.cuh", "paged_window.cuh", file, "paged_attention.cuh"),
+        ("warp.cuh", "heads.cuh", "paged_window.cuh", file, "paged_attention.cuh"),
         ATTEND.replace("TILES", tiles),
         ATTEND_INPUTS,
         ("out", "partial", "stats"),
@@ -156,7 +156,7 @@ def write(pages: Pages, window: WindowArrays, keys: mx.array, values: mx.array) 
 def _write_kernel(dtype: mx.Dtype, block_size: int) -> Kernel:
     return Kernel(
         "write_pages",
-        ("common.cuh", "heads.cuh", "page_write.cuh"),
+        ("warp.cuh", "heads.cuh", "page_write.cuh"),
         WRITE,
         ("keys", "values", "key_pages", "value_pages", "tables", "starts", "lengths"),
         ("written",),
@@ -185,7 +185,7 @@ def copy_pieces(pool: mx.array, size: int, sources: list[int], targets: list[int
 def _copy_kernel(dtype: mx.Dtype, size: int) -> Kernel:
     return Kernel(
         "copy_pieces",
-        ("common.cuh",),
+        ("warp.cuh",),
         COPY,
         ("pool", "sources", "targets"),
         ("copied",),

@@ -49,7 +49,7 @@ def multiply(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.
 def _kernel(row_tiles: int, column_tiles: int, has_bias: bool) -> Kernel:
     return Kernel(
         "skinny_product",
-        ("common.cuh", "skinny_product.cuh"),
+        ("warp.cuh", "skinny_product.cuh"),
         BODY,
         ("x", "w", "bias"),
         ("out",),

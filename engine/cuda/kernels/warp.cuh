@@ -1,4 +1,4 @@
-// What several kernels use: conversions, asynchronous copies, tensor-core products, warp sums.
+// What a warp does in several kernels: conversions, asynchronous copies, tensor-core products, sums.
 #include <cuda_bf16.h>
 
 using bfloat16 = __nv_bfloat16;
