@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import mlx.core as mx
-import numpy as np
 
 from scheduler.round import Round, Row, Verdict
 
@@ -169,9 +168,3 @@ def _judge(batch: Batch, wanted: Sequence[Wanted], tokens: Sequence[int]) -> lis
         gained = tuple(chosen[: accepted + 1])
         verdicts.append(Verdict(seq_id, gained, len(drafts), accepted))
     return verdicts
-
-
-def greedy(wanted: Sequence[Wanted], logits: mx.array) -> Sequence[int]:
-    """Pick the likeliest token, the lowest id among equals."""
-    picked: list[int] = np.array(mx.argmax(logits, axis=-1)).tolist()
-    return picked

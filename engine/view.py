@@ -24,7 +24,6 @@ class BatchView:
         # how many tokens of each window are committed: all, until drafts have been judged
         self.kept = [window.length for window in batch.windows]
         self.slots = [row.slot or 0 for row in rows]
-        self.slot_index = mx.array(self.slots)
         fresh = np.array([row.start == 0 for row in rows])
         self.fresh = mx.array(fresh) if fresh.any() else None
         self.folds = np.array([row.fold for row in rows], np.int32)
