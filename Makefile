@@ -24,7 +24,7 @@ demo: .venv/.ready
 	$(BIN)/octavo demo
 
 test: check
-	$(BIN)/python -m pytest -m 'not soak'
+	$(BIN)/python -m pytest -m 'not soak' -n auto --maxprocesses 4 --dist worksteal
 
 check: .venv/.ready
 	$(BIN)/ruff check .
