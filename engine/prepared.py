@@ -81,7 +81,7 @@ def prepare(
     num_paged = sum(isinstance(spec, AttentionSpec) for spec in flatten(specs))
     method = Method(gathers=bind_to_pages(loaded.model) < num_paged)
     if products.pays_here() and not options.exact:
-        products.put_weights_left(loaded.model)
+        products.quicken(loaded.model, products.lanes_here())
     size, dtype = options.block_size, forward.dtype
     backend = choose_backend(options.backend, exact=options.exact)
     backend.bind_products(loaded.model)

@@ -49,7 +49,7 @@ def plan_drafter(
         head = published_head(options.mtp, loaded) if options.mtp else bundled_head(loaded)
         if head is not None:
             if products.pays_here() and not options.exact:
-                products.put_weights_left(head)
+                products.quicken(head, products.lanes_here())
             choose_backend(options.backend, exact=options.exact).bind_products(head)
             return plan_mtp(head, options, forward)
         if options.drafter == "mtp":

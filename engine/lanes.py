@@ -1,0 +1,45 @@
+"""CPU streams that divide one operation among them, each on a core of its own.
+
+MLX runs the operations of a CPU stream one after another on one thread. Parts of an operation that
+are given to different streams run at the same time; handing over costs about 0.05 ms, so only
+large operations are worth dividing.
+"""
+
+import threading
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from . import blas
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The default stream of this thread and its helpers; streams belong to the thread they were
+    made on."""
+
+    streams: tuple[mx.Stream, ...]
+
+    @classmethod
+    def make(cls, count: int) -> "Lanes":
+        """The default stream of the CPU and ``count - 1`` new ones."""
+        cpu = mx.Device(mx.cpu)
+        return cls((mx.default_stream(cpu), *(mx.new_stream(cpu) for _ in range(count - 1))))
+
+    @classmethod
+    def of_thread(cls) -> "Lanes":
+        """This thread's own: as many as the BLAS was found to gain from threads (docs/blas.md)."""
+        if not hasattr(_made, "lanes"):
+            used = blas.current()
+            _made.lanes = cls.make((used.threads or 1) if used is not None else 1)
+        lanes: Lanes = _made.lanes
+        return lanes
+
+    def divide(self, count: int) -> list[tuple[mx.Stream, int, int]]:
+        """Cut range(count) into one stretch a lane: (stream, first, end), none of them empty."""
+        number = min(len(self.streams), count)
+        ends = [count * part // number for part in range(number + 1)]
+        return list(zip(self.streams, ends[:-1], ends[1:], strict=False))
+
+
+_made = threading.local()  # streams belong to threads
