@@ -1,7 +1,8 @@
 """How long the scheduler takes to plan and commit one round of decoding rows, by number of rows.
 
-``median_us`` is of all rounds; ``tenth_us``, the fastest tenth's slowest, is what a busy machine
-blurs least.
+With prompts of their own, and with prompts that share all but their last blocks, whose rows the
+round then names as a group. ``median_us`` is of all rounds; ``tenth_us``, the fastest tenth's
+slowest, is what a busy machine blurs least.
 """
 
 import json
@@ -14,6 +15,7 @@ from scheduler.scheduler import Scheduler, SchedulerConfig
 from scheduler.sequence import Sequence
 
 PROMPT_TOKENS = 1024
+SHARED_TOKENS = 960
 NUM_ROUNDS = 200
 TARGET_US_PER_ROW = 15.0
 
@@ -25,7 +27,9 @@ class Drafts:
         return 3
 
 
-def round_times_us(num_rows: int, *, drafts: bool, num_rounds: int = NUM_ROUNDS) -> list[float]:
+def round_times_us(
+    num_rows: int, *, drafts: bool, shared_tokens: int = 0, num_rounds: int = NUM_ROUNDS
+) -> list[float]:
     """Times of plan + commit, in microseconds, while every row decodes after a long prompt."""
     max_tokens = 4 * num_rounds + 64
     blocks_each = (PROMPT_TOKENS + max_tokens) // 16 + 1
@@ -38,7 +42,8 @@ def round_times_us(num_rows: int, *, drafts: bool, num_rounds: int = NUM_ROUNDS)
     )
     scheduler = Scheduler(config, Drafts() if drafts else None)
     for index in range(num_rows):
-        prompt = tuple((index * 7919 + position) % 50_000 for position in range(PROMPT_TOKENS))
+        own = [(index * 7919 + place) % 50_000 for place in range(PROMPT_TOKENS - shared_tokens)]
+        prompt = (*range(shared_tokens), *own)
         scheduler.submit(Request(str(index), prompt, max_tokens))
     times = []
     while len(times) < num_rounds:
@@ -64,13 +69,15 @@ def verdict(row: Row) -> Verdict:
 
 
 def main() -> None:
-    for drafts in (False, True):
+    for drafts, shared_tokens in ((False, 0), (True, 0), (False, SHARED_TOKENS)):
         for num_rows in (1, 8, 32, 128, 512):
-            deciles = quantiles(round_times_us(num_rows, drafts=drafts), n=10)
+            times = round_times_us(num_rows, drafts=drafts, shared_tokens=shared_tokens)
+            deciles = quantiles(times, n=10)
             record = {
                 "benchmark": "plan",
                 "rows": num_rows,
                 "drafts": 3 * drafts,
+                "shared_tokens": shared_tokens,
                 "median_us": round(deciles[4], 1),
                 "tenth_us": round(deciles[0], 1),
                 "median_us_per_row": round(deciles[4] / num_rows, 2),

@@ -22,6 +22,7 @@ class SchedulerConfig:
     max_context: int | None = None  # prompt and answer together
     prefix_cache: bool = True
     max_checkpoints: int | None = None  # None: what num_slots leaves beside max_rows
+    finds_groups: bool = True  # say which rows of a round share leading blocks
     model_identity: str = ""  # part of every hash: caches of two models never meet
     max_preemptions: int = 2  # of one sequence; after that it starts only where it can stay
     max_failures: int = 3  # of one sequence, without a token between them

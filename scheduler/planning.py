@@ -10,10 +10,11 @@ from dataclasses import replace
 from . import admission
 from .checkpointing import boundaries_to_capture, take_captures
 from .depth import DepthPolicy
+from .grouping import find_groups
 from .ledger import Ledger
 from .preemption import give_up_shares, give_way, make_room
 from .prefix_sharing import Match, fork_samples, leads, look_up, must_wait, still_waits
-from .round import BlockCopy, Round, Row, SlotCopy
+from .round import BlockCopy, PrefixGroup, Round, Row, SlotCopy
 from .sequence import Sequence
 
 
@@ -56,7 +57,11 @@ class RoundBuilder:
             sequence = sequences[row.seq_id]
             sequence.in_flight = True
             sequence.last_round = number
-        return Round(tuple(self.rows), tuple(self.block_copies), tuple(self.slot_copies))
+        copies = (tuple(self.block_copies), tuple(self.slot_copies))
+        groups: tuple[PrefixGroup, ...] = ()
+        if self.config.finds_groups and len(self.rows) > 1:
+            groups = find_groups(self.rows, self.config.block_size)
+        return Round(tuple(self.rows), *copies, groups)
 
     def add_alone(self, suspect: Sequence) -> bool:
         """Give a row to a sequence that may be what made rounds fail, and to nobody else."""

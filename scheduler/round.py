@@ -75,12 +75,27 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixGroup:
+    """Rows whose first ``num_blocks`` blocks are the same ones, all of them before each start.
+
+    So they are computed, and no row of the round writes them. A row is in one group at most.
+    """
+
+    seq_ids: tuple[int, ...]
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
-    """The plan of one step: copies first (blocks, then slots), then all rows at once."""
+    """The plan of one step: copies first (blocks, then slots), then all rows at once.
+
+    What a group shares the engine may read once for all of it; it need not.
+    """
 
     rows: tuple[Row, ...]
     block_copies: tuple[BlockCopy, ...] = ()
     slot_copies: tuple[SlotCopy, ...] = ()
+    groups: tuple[PrefixGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,10 @@ class Stalled(AssertionError):
     """There is work left, but nothing moves."""
 
 
+class WrongGroup(AssertionError):
+    """A round says of rows that they share what they do not, or what one of them writes."""
+
+
 class WrongOutput(AssertionError):
     """A client was told other tokens than the model gives."""
 
@@ -110,6 +114,7 @@ class World:
             chunks = sum(len(row.tokens) for row in self.in_flight.rows if len(row.tokens) > 1)
             assert chunks <= self.config.prompt_tokens_per_round
             assert len(self.in_flight.rows) <= self.config.max_rows
+            self.check_groups(self.in_flight)
         self._verify()
         return self.in_flight
 
@@ -220,6 +225,24 @@ class World:
                     f"sequence {sequence.seq_id} yielded {sequence.num_preemptions} times"
                 )
         self.check_index()
+
+    def check_groups(self, round_: Round) -> None:
+        """What a group shares is the same for all of it, computed, and written by nobody."""
+        size = self.config.block_size
+        rows = {row.seq_id: row for row in round_.rows}
+        written = {block for row in round_.rows for block in row.blocks[row.start // size :]}
+        written |= {copy.target for copy in round_.block_copies}
+        grouped = [seq_id for group in round_.groups for seq_id in group.seq_ids]
+        if len(grouped) != len(set(grouped)):
+            raise WrongGroup(f"a row is in two groups: {round_.groups}")
+        for group in round_.groups:
+            members = [rows[seq_id] for seq_id in group.seq_ids]
+            prefixes = {row.blocks[: group.num_blocks] for row in members}
+            computed = min(row.start for row in members) // size
+            if len(members) < 2 or len(prefixes) != 1 or group.num_blocks > computed:
+                raise WrongGroup(f"{group} does not share computed blocks")
+            if written & set(*prefixes):
+                raise WrongGroup(f"{group} shares {written & set(*prefixes)}, which is written")
 
     def check_index(self) -> None:
         """What the index says of a block or slot is what the block or slot holds."""
