@@ -1,7 +1,7 @@
 """Two things measured side by side: interleaved pairs, the median ratio and its interval."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -23,8 +23,7 @@ class Ratio:
 def measure_pairs(ours: Callable[[], float], theirs: Callable[[], float], num_pairs: int) -> Ratio:
     """Call both ``num_pairs`` times, taking turns at going first; one round before is not counted.
 
-    Each returns what is to be large (tokens a second, say). The interval is that of the median by
-    bootstrap over pairs, seeded.
+    Each returns what is to be large (tokens a second, say).
     """
     ours(), theirs()
     pairs = []
@@ -35,14 +34,22 @@ def measure_pairs(ours: Callable[[], float], theirs: Callable[[], float], num_pa
         else:
             our = ours()
             pairs.append((our, theirs()))
+    return ratio_of(pairs)
+
+
+def ratio_of(pairs: Sequence[tuple[float, float]]) -> Ratio:
+    """Return the median ratio of pairs (ours, theirs) and its interval.
+
+    That is of the median, by bootstrap over pairs, seeded.
+    """
     ratios = [our / their for our, their in pairs]
     chance = random.Random(0)
-    medians = sorted(median(chance.choices(ratios, k=num_pairs)) for _ in range(RESAMPLES))
+    medians = sorted(median(chance.choices(ratios, k=len(pairs))) for _ in range(RESAMPLES))
     return Ratio(
         ours=median(our for our, _ in pairs),
         theirs=median(their for _, their in pairs),
         ratio=median(ratios),
         low=medians[int(0.025 * RESAMPLES)],
         high=medians[int(0.975 * RESAMPLES)],
-        num_pairs=num_pairs,
+        num_pairs=len(pairs),
     )
