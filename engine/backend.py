@@ -5,6 +5,7 @@ from typing import Any
 import mlx.core as mx
 
 from .attention.layer import AttentionLayer
+from .lanes import Lanes
 from .layers import Layer
 from .pages import PageShape
 from .recurrence.delta_layer import DeltaLayer
@@ -17,6 +18,7 @@ class Backend:
     """Makes layers. This one's run on every device; others fall back on it, layer by layer."""
 
     name = "portable"
+    reads_groups_once = True  # its attention heeds a round's groups
 
     def attention_layer(
         self,
@@ -51,7 +53,9 @@ class Backend:
     ) -> Layer:
         """Return a layer of recurrent state in slots for the gated-delta ``module``."""
         layout = self.delta_layout(module, max_drafts, dtype)
-        return DeltaLayer(layout, num_slots, module.conv_kernel_size - 1, form.run, form.name)
+        lanes = Lanes.of_thread() if form.divides and mx.default_device() == mx.cpu else None
+        taps = module.conv_kernel_size - 1
+        return DeltaLayer(layout, num_slots, taps=taps, form=form, lanes=lanes)
 
 
 def choose_backend(name: str, *, exact: bool) -> Backend:

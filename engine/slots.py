@@ -31,9 +31,9 @@ class SlotArray:
         return count * self.dtype.size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Resident:
-    """Rows of one array that are newer than the pool's."""
+    """Rows of one array that are newer than the pool's, and lie together."""
 
     places: Mapping[int, int]  # slot: row
     rows: mx.array
@@ -55,24 +55,21 @@ class Slots:
         self._pools = {
             name: mx.zeros((num_slots, *kept.shape), kept.dtype) for name, kept in layout.items()
         }
-        self._resident: dict[str, Resident] = {}
+        self._resident: dict[str, list[Resident]] = {name: [] for name in layout}
 
     @property
     def pools(self) -> dict[str, mx.array]:
         """The arrays with everything in them."""
-        for name in list(self._resident):
+        for name in self._pools:
             self._settle(name)
         return self._pools
 
     def read(self, name: str, slots: Sequence[int]) -> mx.array:
         """Return (rows, ...) of array ``name``, one row for each of ``slots``."""
-        resident = self._resident.get(name)
-        if resident is not None:
-            inside = sum(slot in resident.places for slot in slots)
-            if inside == len(slots):
+        for resident in self._resident[name]:
+            if all(slot in resident.places for slot in slots):
                 return resident.read(slots)
-            if inside:
-                self._settle(name)
+        self._settle(name, slots)
         return mx.take(self._pools[name], mx.array(list(slots)), axis=0)
 
     def write(
@@ -83,15 +80,13 @@ class Slots:
         ``stays``: these very slots are likely to be read next, so whole rows stay resident.
         """
         whole = rows.shape[1:] == self._pools[name].shape[1:]
-        if stays and whole and len(set(slots)) == len(slots):
-            self._settle(name, but=slots)
+        stays = stays and whole and len(set(slots)) == len(slots)
+        self._settle(name, slots, replaced=slots if stays else ())
+        if stays:
             places = {slot: row for row, slot in enumerate(slots)}
-            self._resident[name] = Resident(places, rows)
-            return
-        resident = self._resident.get(name)
-        if resident is not None and not resident.places.keys().isdisjoint(slots):
-            self._settle(name)
-        self._put(name, slots, rows)
+            self._resident[name].append(Resident(places, rows))
+        else:
+            self._put(name, slots, rows)
 
     def copy(self, source: int, target: int) -> None:
         """Copy everything that ``source`` keeps onto ``target``."""
@@ -110,14 +105,25 @@ class Slots:
         """Bytes one slot takes in this layer."""
         return sum(kept.nbytes for kept in self.layout.values())
 
-    def _settle(self, name: str, but: Sequence[int] = ()) -> None:
-        """Put resident rows into the pool, but those of slots about to be replaced."""
-        resident = self._resident.pop(name, None)
-        if resident is None:
+    def _settle(
+        self, name: str, slots: Sequence[int] | None = None, replaced: Sequence[int] = ()
+    ) -> None:
+        """Put resident rows into the pool: those that lie with one of ``slots``, or all.
+
+        But for those of slots that are ``replaced`` at once.
+        """
+        asked = [
+            resident
+            for resident in self._resident[name]
+            if slots is None or not resident.places.keys().isdisjoint(slots)
+        ]
+        if not asked:
             return
-        for slot, row in resident.places.items():
-            if slot not in but:
-                self._put(name, [slot], resident.rows[row : row + 1])
+        self._resident[name] = [one for one in self._resident[name] if one not in asked]
+        for resident in asked:
+            for slot, row in resident.places.items():
+                if slot not in replaced:
+                    self._put(name, [slot], resident.rows[row : row + 1])
         mx.eval(self._pools[name])
 
     def _put(self, name: str, slots: Sequence[int], rows: mx.array) -> None:

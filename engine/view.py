@@ -2,14 +2,9 @@
 
 from typing import Any
 
-import mlx.core as mx
-import numpy as np
-
-from scheduler.round import Row
-
 from .attention.index import BatchIndex
 from .batch import Batch
-from .recurrence.segments import Segments, plan_segments
+from .recurrence.rows import RecurrentRows
 
 
 class BatchView:
@@ -18,59 +13,20 @@ class BatchView:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.index = BatchIndex(batch)
-        rows = [window.row for window in batch.windows]
-        self.rows = rows
+        self.recurrent = RecurrentRows(batch.windows, batch.width)
+        self.rows = self.recurrent.rows
+        self.slots = self.recurrent.slots
         self.shared: dict[Any, Any] = {}  # what one layer made of the batch for all of its kind
         # how many tokens of each window are committed: all, until drafts have been judged
         self.kept = [window.length for window in batch.windows]
-        self.slots = [row.slot or 0 for row in rows]
-        fresh = np.array([row.start == 0 for row in rows])
-        self.fresh = mx.array(fresh) if fresh.any() else None
-        self.folds = np.array([row.fold for row in rows], np.int32)
-        self.window = plan_segments(
-            [
-                [c.position - row.start for c in row.captures if c.position >= row.start]
-                for row in rows
-            ],
-            [len(row.tokens) for row in rows],
-            [int(length) for length in batch.lengths],
-            batch.width,
-        )
-        self.fold = self._plan_fold()
-        self.captures = self._find_captures()
 
-    def _plan_fold(self) -> Segments | None:
-        """Stops of the fold: captures inside it, then its end. None if nothing is to be folded."""
-        if not self.folds.any():
-            return None
-        captures = [
-            [row.fold - (row.start - c.position) for c in row.captures if c.position < row.start]
-            for row in self.rows
-        ]
-        ends = [row.fold for row in self.rows]
-        return plan_segments(captures, ends, ends, max(ends))
-
-    def _find_captures(self) -> list[tuple[int, bool, int, int]]:
-        """Every capture as (row, whether inside the fold, stop number, slot)."""
-        found: list[tuple[int, bool, int, int]] = []
-        if not any(row.captures for row in self.rows):
-            return found
-        for number, row in enumerate(self.rows):
-            inside = [c for c in row.captures if c.position < row.start]
-            after = [c for c in row.captures if c.position >= row.start]
-            for kept, stops, is_fold in ((inside, self.fold, True), (after, self.window, False)):
-                most = max((self._count(other, is_fold) for other in self.rows), default=0)
-                for index, capture in enumerate(kept):
-                    assert stops is not None
-                    found.append((number, is_fold, most - len(kept) + index, capture.slot))
-        return found
-
-    @staticmethod
-    def _count(row: Row, is_fold: bool) -> int:
-        return sum((c.position < row.start) is is_fold for c in row.captures)
-
-    @property
-    def certain_stop(self) -> int:
-        """Number of the window's stop at which the state is written."""
-        has_drafts = any(window.drafts for window in self.batch.windows)
-        return len(self.window.stops) - 1 - has_drafts
+    def part(self, first: int, end: int) -> RecurrentRows:
+        """Rows first to end - 1, to run through recurrent layers by themselves."""
+        if (first, end) == (0, self.batch.size):
+            return self.recurrent
+        key = (RecurrentRows, first, end)
+        if key not in self.shared:
+            windows = self.batch.windows[first:end]
+            self.shared[key] = RecurrentRows(windows, self.batch.width)
+        part: RecurrentRows = self.shared[key]
+        return part

@@ -78,9 +78,9 @@ class OpenArrays(ArraysCache):
     @staticmethod
     def _read(slots: Slots, name: str, view: BatchView) -> mx.array:
         array = slots.read(name, view.slots)
-        if view.fresh is None:
+        if view.recurrent.fresh is None:
             return array
-        return mx.where(view.fresh.reshape(-1, *(1,) * (array.ndim - 1)), 0, array)
+        return mx.where(view.recurrent.fresh.reshape(-1, *(1,) * (array.ndim - 1)), 0, array)
 
     def advance(self, length: int) -> None:
         """Nothing to do: a cache serves one window."""

@@ -6,41 +6,59 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from ..lanes import Lanes
 from ..layers import Layer
 from ..slots import SlotArray, Slots
 from ..view import BatchView
-from .gated_delta import DeltaWindow, read_records, take_history
-from .segments import Recurrence
+from .forms import RecurrenceForm
+from .gated_delta import DeltaWindow, DividedWindow, WindowPart, read_records, take_history
+from .rows import RecurrentRows
 
 WINDOW = 16  # tokens: rows of shorter windows decode, and will be back next round
+LANE_VALUES = 1 << 18  # of the states, for each token: from here on dividing the rows is worth it
 
 
 class DeltaLayer(Layer):
-    """A GatedDeltaNet with write on accept: certain tokens enter the state, drafts are recorded."""
+    """A GatedDeltaNet with write on accept: certain tokens enter the state, drafts are recorded.
+
+    With several ``lanes`` the rows of larger batches are divided among them.
+    """
 
     def __init__(
         self,
         layout: Mapping[str, SlotArray],
         num_slots: int,
+        *,
         taps: int,
-        recurrence: Recurrence,
-        form: str,
+        form: RecurrenceForm,
+        lanes: Lanes | None = None,
     ) -> None:
         self.slots = Slots(layout, num_slots)
         self.taps = taps
-        self.recurrence = recurrence
-        self.kind = f"gated delta rule {form}, write on accept"
+        self.recurrence = form.run
+        self.kind = f"gated delta rule {form.name}, write on accept"
+        self.lanes = lanes
 
-    def open(self, view: BatchView) -> "OpenDelta":
-        return OpenDelta(self, view)
+    def open(self, view: BatchView) -> "OpenDelta | DividedWindow":
+        stretches = self.lanes.divide(view.batch.size) if self.lanes is not None else []
+        if len(stretches) < 2 or self._values(view) < LANE_VALUES:
+            return OpenDelta(self, view.recurrent)
+        parts = []
+        for stream, first, end in stretches:
+            with mx.stream(stream):
+                window = OpenDelta(self, view.part(first, end))
+            parts.append(WindowPart(stream, first, end, window))
+        return DividedWindow(parts)
 
-    def pending(self, cache: "OpenDelta") -> list[mx.array]:
-        return [array for _, _, array in cache.writes()]
+    def pending(self, cache: "OpenDelta | DividedWindow") -> list[mx.array]:
+        return [array for window in _windows(cache) for _, _, array in window.writes()]
 
-    def store(self, view: BatchView, cache: "OpenDelta") -> list[mx.array]:
+    def store(self, view: BatchView, cache: "OpenDelta | DividedWindow") -> list[mx.array]:
         stays = view.batch.width <= WINDOW
-        for name, slots, array in cache.writes():
-            self.slots.write(name, slots, array, stays=stays and slots is view.slots)
+        for window in _windows(cache):
+            for name, slots, array in window.writes():
+                mine = slots is window.rows.slots
+                self.slots.write(name, slots, array, stays=stays and mine)
         return self.slots.arrays
 
     def copy_slot(self, source: int, target: int) -> list[mx.array]:
@@ -51,28 +69,39 @@ class DeltaLayer(Layer):
     def arrays(self) -> list[mx.array]:
         return self.slots.arrays
 
+    def _values(self, view: BatchView) -> int:
+        """Values of the states that the batch's tokens update."""
+        rows, state = view.batch.size, self.slots.layout["state"].shape
+        return rows * view.batch.width * state[0] * state[1] * state[2]
+
+
+def _windows(cache: "OpenDelta | DividedWindow") -> "list[OpenDelta]":
+    if isinstance(cache, OpenDelta):
+        return [cache]
+    return [part.window for part in cache.parts if isinstance(part.window, OpenDelta)]
+
 
 class OpenDelta(DeltaWindow):
     """A DeltaWindow read from slots, with what has to be written back to them."""
 
-    def __init__(self, layer: DeltaLayer, view: BatchView) -> None:
-        slots, index = layer.slots, view.slots
+    def __init__(self, layer: DeltaLayer, rows: RecurrentRows) -> None:
+        slots, index = layer.slots, rows.slots
         state, history = slots.read("state", index), slots.read("history", index)
         self.fold_history = history
         self.fold_states: list[mx.array] = []
-        if view.fresh is not None:
-            state = mx.where(view.fresh[:, None, None, None], 0, state)
-            history = mx.where(view.fresh[:, None, None], 0, history)
-        if view.fold is not None:
-            records = read_records(slots, index, view.fold.width)
-            _, self.fold_states = view.fold.run(layer.recurrence, records, state)
+        if rows.fresh is not None:
+            state = mx.where(rows.fresh[:, None, None, None], 0, state)
+            history = mx.where(rows.fresh[:, None, None], 0, history)
+        if rows.fold is not None:
+            records = read_records(slots, index, rows.fold.width)
+            _, self.fold_states = rows.fold.run(layer.recurrence, records, state)
             state = self.fold_states[-1]
-            history = take_history(history, view.folds, layer.taps)
+            history = take_history(history, rows.folds, layer.taps)
         else:
             history = history[:, : layer.taps]
-        super().__init__(history, state, view.window, layer.recurrence)
+        super().__init__(history, state, rows.window, layer.recurrence)
         self.layer = layer
-        self.view = view
+        self.rows = rows
         self._writes: list[tuple[str, list[int], mx.array]] | None = None
 
     def writes(self) -> list[tuple[str, list[int], mx.array]]:
@@ -82,23 +111,23 @@ class OpenDelta(DeltaWindow):
         return self._writes
 
     def _row_writes(self) -> list[tuple[str, list[int], mx.array]]:
-        view, stop = self.view, self.view.certain_stop
-        certain = view.window.stops[stop]
-        drafts = view.batch.lengths - certain
+        rows, stop = self.rows, self.rows.certain_stop
+        certain = rows.window.stops[stop]
+        drafts = rows.lengths - certain
         most = int(drafts.max())
         assert self.conv_input is not None
         length = self.records["k"].shape[1]
-        assert length == view.batch.width, "a layer recorded another window than its row's"
-        writes = [("state", view.slots, self.states[stop])]
+        assert length == rows.width, "a layer recorded another window than its row's"
+        writes = [("state", rows.slots, self.states[stop])]
         ends = np.minimum(certain, self.conv_input.shape[1] - self.layer.taps - most)
         if most == 0 or (ends == certain).all():
             history = take_history(self.conv_input, certain, self.layer.taps + most)
         else:
             history = self._padded(self.conv_input, certain, self.layer.taps + most)
-        writes.append(("history", view.slots, history))
+        writes.append(("history", rows.slots, history))
         if most:
             writes += [
-                (name, view.slots, self._padded(array, certain, most))
+                (name, rows.slots, self._padded(array, certain, most))
                 for name, array in self.records.items()
             ]
         return writes
@@ -113,9 +142,9 @@ class OpenDelta(DeltaWindow):
 
     def _capture_writes(self) -> list[tuple[str, list[int], mx.array]]:
         writes = []
-        for number, is_fold, stop, slot in self.view.captures:
+        for number, is_fold, stop, slot in self.rows.captures:
             states = self.fold_states if is_fold else self.states
-            segments = self.view.fold if is_fold else self.view.window
+            segments = self.rows.fold if is_fold else self.rows.window
             inputs = self.fold_history if is_fold else self.conv_input
             assert segments is not None
             assert inputs is not None

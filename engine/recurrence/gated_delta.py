@@ -8,6 +8,7 @@ With the loop form the outputs equal mlx-lm's bitwise.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -49,6 +50,28 @@ class DeltaWindow:
         return take_history(self.conv_input, self.segments.stops[stop], self.history.shape[1])
 
 
+@dataclass(frozen=True, slots=True)
+class WindowPart:
+    """Rows first to end - 1 of a batch, which run on a stream of their own."""
+
+    stream: mx.Stream
+    first: int
+    end: int
+    window: DeltaWindow
+
+
+class DividedWindow:
+    """A batch whose rows are divided among streams between the projections."""
+
+    lengths = None  # read by mlx-lm's mask helpers
+
+    def __init__(self, parts: Sequence[WindowPart]) -> None:
+        self.parts = parts
+
+    def make_mask(self, _length: int) -> None:
+        """Padding is dealt with by the segments."""
+
+
 class FusedWindow(ABC):
     """What a module is given as ``cache`` where one call does all between its projections."""
 
@@ -86,11 +109,30 @@ class GatedDelta(nn.Module):
             normed = cache.run(self, *self.project(x))
             fused: mx.array = self.out_proj(normed.reshape(*x.shape[:2], -1))
             return fused
-        if not isinstance(cache, DeltaWindow):  # somebody uses the model as mlx-lm's
+        if not isinstance(cache, (DeltaWindow, DividedWindow)):  # somebody uses mlx-lm's model
             out: mx.array = super().__call__(x, mask, cache)
             return out
-        rows, width, _ = x.shape
-        qkv, z, b, a = self.project(x)
+        projected = self.project(x)
+        if isinstance(cache, DeltaWindow):
+            normed = self._recur(cache, *projected)
+        else:
+            normed = self._recur_divided(cache, projected)
+        output: mx.array = self.out_proj(normed)
+        return output
+
+    def _recur_divided(self, cache: DividedWindow, projected: Sequence[mx.array]) -> mx.array:
+        outputs = []
+        for part in cache.parts:
+            with mx.stream(part.stream):
+                mine = [array[part.first : part.end] for array in projected]
+                outputs.append(self._recur(part.window, *mine))
+        return mx.concatenate(outputs)
+
+    def _recur(
+        self, cache: DeltaWindow, qkv: mx.array, z: mx.array, b: mx.array, a: mx.array
+    ) -> mx.array:
+        """Everything between the projections; (rows, width, value heads * value dim)."""
+        rows, width, _ = qkv.shape
         conv_input = mx.concatenate([cache.history, qkv], axis=1)
         mixed = nn.silu(self.conv1d(conv_input))
         q, k, v = mx.split(mixed, [self.key_dim, 2 * self.key_dim], axis=-1)
@@ -102,8 +144,8 @@ class GatedDelta(nn.Module):
         read, cache.states = cache.segments.run(cache.recurrence, (q, k, v, g, beta), cache.state)
         cache.conv_input = conv_input
         cache.records = {"k": k, "v": v, "g": g, "beta": beta}
-        projected: mx.array = self.out_proj(self.norm(read, z).reshape(rows, width, -1))
-        return projected
+        normed: mx.array = self.norm(read, z).reshape(rows, width, -1)
+        return normed
 
 
 class Qwen35GatedDelta(GatedDelta, qwen3_5.GatedDeltaNet):
