@@ -29,11 +29,11 @@ class Acceptance(Protocol):
     def choose(
         self,
         seq_ids: Sequence[int],
-        drafts: Sequence[tuple[int, ...]],
+        num_ahead: int,
         draws: Sequence[Draw],
         logits: mx.array,
     ) -> mx.array:
-        """Pick the draft after each sequence's ``drafts`` from a drafter's ``logits``, [N, V]."""
+        """Pick the draft after ``num_ahead`` others from a drafter's ``logits``, [N, V]."""
         ...
 
     def pick(self, wanted: Sequence[Wanted], draws: Sequence[Draw], logits: mx.array) -> Picks:
@@ -58,7 +58,7 @@ class Coupled:
     def choose(
         self,
         seq_ids: Sequence[int],
-        drafts: Sequence[tuple[int, ...]],
+        num_ahead: int,
         draws: Sequence[Draw],
         logits: mx.array,
     ) -> mx.array:
@@ -86,7 +86,7 @@ class Rejection:
     def choose(
         self,
         seq_ids: Sequence[int],
-        drafts: Sequence[tuple[int, ...]],
+        num_ahead: int,
         draws: Sequence[Draw],
         logits: mx.array,
     ) -> mx.array:
@@ -95,7 +95,7 @@ class Rejection:
             members = [draws[row] for row in sampled]
             offered = probabilities(members, take_rows(logits, sampled), self._vocab_size)
             for place, row in enumerate(sampled):
-                self._offered[seq_ids[row], len(drafts[row])] = offered[place]
+                self._offered[seq_ids[row], num_ahead] = offered[place]
         return pick(draws, logits, self._noise, logprobs=False).tokens
 
     def pick(self, wanted: Sequence[Wanted], draws: Sequence[Draw], logits: mx.array) -> Picks:

@@ -64,7 +64,7 @@ class Executor:
             drafts = self._propose(rows, choose)
             windows = [Window(row, drafts.get(row.seq_id, ())) for row in rows]
             for group in self.store.divide(windows):
-                batch = Batch(group, self.block_size)
+                batch = Batch(group, self.block_size, round_.groups)
                 for verdict in self._run_batch(batch, pick, listen):
                     verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
@@ -99,15 +99,22 @@ class Executor:
         view = BatchView(batch)
         caches = self.store.open(view)
         hidden = self.forward.hidden(batch.tokens(), caches)
+        pending = self.store.pending(caches)
+        if self.drafter is not None:
+            with self.phases.during("draft"):
+                pending += self.drafter.look(view, hidden)
         wanted, places = _wanted(batch)
         tokens: Sequence[int] = ()
         if wanted:
-            logits = self.forward.logits(hidden.reshape(-1, hidden.shape[-1])[mx.array(places)])
-            self._evaluate(logits, self.store.pending(caches))
+            lines = hidden.reshape(-1, hidden.shape[-1])
+            if len(places) < lines.shape[0]:
+                lines = lines[mx.array(places)]
+            logits = self.forward.logits(lines)
+            self._evaluate(logits, pending)
             with self.phases.during("sample"):
                 tokens = pick(wanted, logits)
         else:
-            self._evaluate(hidden, self.store.pending(caches))
+            self._evaluate(hidden, pending)
         if listen is not None:
             for number, window in enumerate(batch.windows):
                 certain = hidden[number, : len(window.row.tokens)]

@@ -9,6 +9,7 @@ from scheduler.round import Row
 
 from .acceptance import Acceptance
 from .draw import Draw
+from .drafting.chain import Chain
 from .executor import Wanted
 from .prompt_reader import Head
 from .run import Run
@@ -49,11 +50,9 @@ class Output:
         if run.reader is not None and row.start < len(run.request.prompt):
             run.reader.read(row.start, hidden, head)
 
-    def choose(
-        self, seq_ids: Sequence[int], drafts: Sequence[tuple[int, ...]], logits: mx.array
-    ) -> mx.array:
+    def choose(self, seq_ids: Sequence[int], chain: Chain, logits: mx.array) -> mx.array:
         """Pick drafts from a drafter's logits; see drafting.drafter."""
         draws = [
-            self._runs[seq_id].draw(said) for seq_id, said in zip(seq_ids, drafts, strict=True)
+            self._runs[seq_id].draw_after(chain, number) for number, seq_id in enumerate(seq_ids)
         ]
-        return self._acceptance.choose(seq_ids, drafts, draws, logits)
+        return self._acceptance.choose(seq_ids, len(chain), draws, logits)

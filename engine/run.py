@@ -11,6 +11,7 @@ from scheduler.stopping import cut
 from .answer import Delta, TokenLogprob, Usage
 from .constraint import ConstraintError, Mask, Matcher
 from .detokenizer import Detokenizer
+from .drafting.chain import Chain
 from .draw import Draw, DrawSource
 from .lookahead import Lookahead
 from .prompt_reader import PromptLogprobs, PromptReader
@@ -74,8 +75,14 @@ class Run:
                 self.give_up(*self.lookahead.failure)
         return [self.source.draw(drafts[:ahead], mask=mask) for ahead, mask in enumerate(masks)]
 
-    def draw(self, drafts: Sequence[int]) -> Draw:
-        """Return the draw of the token after ``drafts``."""
+    def draw_after(self, chain: Chain, row: int) -> Draw:
+        """Return the draw of the token after the drafts of ``row``.
+
+        They are read, which evaluates them, only where they change what may be said next.
+        """
+        if self.lookahead is None and not self.source.needs_drafts:
+            return self.source.draw(num_ahead=len(chain))
+        drafts = chain.of(row)
         mask = None if self.lookahead is None else self.lookahead.masks(drafts)[-1]
         return self.source.draw(drafts, mask=mask)
 

@@ -8,9 +8,10 @@ import mlx.core as mx
 from scheduler.round import BlockCopy, Row, SlotCopy
 
 from ..view import BatchView
+from .chain import Chain
 
-Choose = Callable[[Sequence[int], Sequence[tuple[int, ...]], mx.array], mx.array]
-"""Pick drafts: (sequence ids, each one's drafts so far, logits [rows, V]) -> token ids [rows].
+Choose = Callable[[Sequence[int], Chain, mx.array], mx.array]
+"""Pick drafts: (sequence ids, their drafts so far, logits [rows, V]) -> token ids [rows].
 
 It picks with the noise the target will pick with at that position, which is what couples the two.
 """
@@ -32,6 +33,13 @@ class Drafter(ABC):
     @abstractmethod
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         """Return drafts by sequence id, at most ``num_drafts`` each; a row may be left out."""
+
+    def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
+        """Begin to take in a batch before it is judged; return what to evaluate with its logits.
+
+        ``hidden`` is as for ``follow``, which comes next unless the round fails.
+        """
+        return []
 
     @abstractmethod
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:

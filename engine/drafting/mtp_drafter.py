@@ -22,10 +22,13 @@ from ..forward import Forward
 from ..pages import PageShape
 from ..slots import SlotArray, Slots
 from ..view import BatchView
+from .chain import Chain
+from .chain_cache import ChainCache
 from .drafter import Choose, Drafter
 from .mtp import MTPHead
 
 SHIFT = 1  # page positions after rotary positions
+SHORT = 16  # tokens: rows of windows up to here decode, and will be back next round
 
 
 def head_shape(head: MTPHead, dtype: mx.Dtype) -> PageShape:
@@ -69,40 +72,48 @@ class MTPDrafter(Drafter):
         """Chain the head: each draft's output is the next one's hidden state."""
         rows = sorted(rows, key=lambda row: (-row.num_drafts, -row.start))
         seq_ids = [row.seq_id for row in rows]
-        drafts: list[tuple[int, ...]] = [() for _ in rows]
+        batch = Batch([_chained(row) for row in rows], self.block_size, keep_order=True)
+        cache = ChainCache(self.layer.pages, batch, rotary_shift=SHIFT)
         hidden = self._pending_hidden(rows)[:, None]
         tokens = mx.array([row.tokens[-1] for row in rows])
+        chain = Chain()
         for step in range(rows[0].num_drafts):
             count = sum(row.num_drafts > step for row in rows)
-            rows, hidden, tokens = rows[:count], hidden[:count], tokens[:count]
-            batch = Batch([_at(row, step) for row in rows], self.block_size, keep_order=True)
-            view = BatchView(batch)
-            hidden = self.head(
-                self.forward.embed(tokens[:, None]), hidden, cache=self.layer.open(view)
-            )
-            logits = self.forward.logits(hidden[:, 0])
-            tokens = choose(seq_ids[:count], drafts[:count], logits)
-            # the pages are written once an evaluation, and the next step writes them again
-            mx.eval(tokens, hidden, self.layer.arrays)
-            for number, token in enumerate(np.array(tokens).tolist()):
-                drafts[number] += (token,)
-        return dict(zip(seq_ids, drafts, strict=True))
+            if count < tokens.shape[0]:
+                hidden, tokens = hidden[:count], tokens[:count]
+            cache.advance(count)
+            hidden = self.head(self.forward.embed(tokens[:, None]), hidden, cache=cache)
+            tokens = choose(seq_ids[:count], chain, self.forward.logits(hidden[:, 0]))
+            chain.add(tokens)
+        return dict(zip(seq_ids, chain.all(), strict=True))
 
-    def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
-        """Write the true entries of the window, and keep the hidden states that go on from it."""
-        before = mx.concatenate([self._pending_hidden(view.rows)[:, None], hidden[:, :-1]], axis=1)
+    def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
+        """Write the true entries of the window; those of drafts that are rejected are never read."""
+        before = self._pending_hidden(view.rows)[:, None]
+        if view.batch.width > 1:
+            before = mx.concatenate([before, hidden[:, :-1]], axis=1)
         # only K and V are evaluated: of a single layer's past nothing else is ever read
         cache = self.layer.open(view)
         self.head(self.forward.embed(view.batch.tokens()), before, cache=cache)
-        last = hidden[mx.arange(view.batch.size), mx.array(np.array(kept, np.int32) - 1)]
+        return self.layer.pending(cache)
+
+    def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
+        """Keep the hidden states that go on from the window."""
+        if view.batch.width == 1:
+            last = hidden[:, 0]
+        else:
+            last = hidden[mx.arange(view.batch.size), mx.array(np.array(kept, np.int32) - 1)]
         boundaries = self._boundaries(view, kept)
         rows = mx.array([row for row, _, _ in boundaries], mx.int32)
         places = mx.array([place for _, place, _ in boundaries], mx.int32)
         at_boundaries = hidden[rows, places] if boundaries else hidden[:0, 0]
-        mx.eval(last, at_boundaries, self.layer.pending(cache))
-        self.pending.write("hidden", view.slots, last)
-        self.block_hidden.write("hidden", [block for _, _, block in boundaries], at_boundaries)
-        mx.eval(self.pending.arrays, self.block_hidden.arrays)
+        mx.eval(last, at_boundaries)
+        self.pending.write("hidden", view.slots, last, stays=view.batch.width <= SHORT)
+        if boundaries:
+            blocks = [block for _, _, block in boundaries]
+            self.block_hidden.write("hidden", blocks, at_boundaries)
+            mx.eval(self.block_hidden.arrays)
+        mx.eval(self.pending.arrays)
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
         """Copy entries and kept hidden states with their blocks, pending ones with their slots."""
@@ -139,6 +150,6 @@ class MTPDrafter(Drafter):
         return found
 
 
-def _at(row: Row, step: int) -> Window:
-    """The window of one draft step: one token, ``step`` positions after the pending one."""
-    return Window(Row(row.seq_id, (0,), row.start + step, row.blocks, row.slot))
+def _chained(row: Row) -> Window:
+    """The positions that a chain of drafts runs: the pending token's and all but the last's."""
+    return Window(Row(row.seq_id, (0,) * row.num_drafts, row.start, row.blocks, row.slot))

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import mlx.core as mx
-import numpy as np
 from mlx import nn
 
 from scheduler.round import BlockCopy, Row, SlotCopy
@@ -20,6 +19,7 @@ from ..certain_run import run_certain
 from ..forward import Forward
 from ..prepared import Prepared
 from ..view import BatchView
+from .chain import Chain
 from .drafter import Choose, Drafter
 
 
@@ -64,7 +64,7 @@ class PeerDrafter(Drafter):
         rows = self._rows_that_draft(rows)
         self._copy_to_scratch(rows)
         seq_ids = [row.seq_id for row in rows]
-        drafts: list[tuple[int, ...]] = [() for _ in rows]
+        chain = Chain()
         starts = [row.start for row in rows]
         tokens = mx.array([row.tokens[-1] for row in rows])
         for step in range(rows[0].num_drafts if rows else 0):
@@ -74,11 +74,11 @@ class PeerDrafter(Drafter):
             caches = self.store.open(view)
             hidden = self.forward.hidden(tokens[:, None], caches)
             logits = self.forward.logits(hidden)[:, 0, : self.target_vocab_size]
-            tokens = choose(seq_ids[:count], drafts[:count], logits)
+            tokens = choose(seq_ids[:count], chain, logits)
             mx.eval(tokens, self.store.pending(caches))
             self.store.store(view, caches)
-            for number, token in enumerate(np.array(tokens).tolist()):
-                drafts[number] += (token,)
+            chain.add(tokens)
+        drafts = chain.all()
         places = zip(seq_ids, starts, drafts, strict=True)
         self._chained = {seq_id: (start, said) for seq_id, start, said in places}
         return dict(zip(seq_ids, drafts, strict=True))

@@ -19,6 +19,7 @@ from scratch import Scratch, ScratchHead
 from tiny_models import VOCABULARY, as_loaded, tiny_model
 
 from engine.build import Parts, build_parts
+from engine.drafting.chain import Chain
 from engine.drafting.drafter import Choose, Drafter
 from engine.drafting.mtp import MTPHead
 from engine.drafting.mtp_drafter import MTPDrafter
@@ -48,10 +49,10 @@ class BlindDrafter(Drafter):
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         drafts = {}
         for row in rows:
-            said: tuple[int, ...] = ()
+            chain = Chain()
             for _ in range(row.num_drafts):
-                said += (int(choose([row.seq_id], [said], mx.zeros((1, VOCABULARY))).item()),)
-            drafts[row.seq_id] = said
+                chain.add(choose([row.seq_id], chain, mx.zeros((1, VOCABULARY))))
+            drafts[row.seq_id] = chain.all()[0]
         return drafts
 
     def follow(self, view: Any, hidden: mx.array, kept: Sequence[int]) -> None:
@@ -139,15 +140,11 @@ class Forced:
         self.patterns[sequence.seq_id] = self.script(sequence)
         return len(self.patterns[sequence.seq_id])
 
-    def choose(
-        self, seq_ids: Sequence[int], drafts: Sequence[tuple[int, ...]], logits: mx.array
-    ) -> mx.array:
+    def choose(self, seq_ids: Sequence[int], chain: Chain, logits: mx.array) -> mx.array:
         if not isinstance(self.executor.drafter, BlindDrafter):
-            for seq_id, said, line in zip(seq_ids, drafts, np.array(logits), strict=True):
-                self._offered[seq_id, said] = line
-        return mx.array(
-            [self._draft(seq_id, len(said)) for seq_id, said in zip(seq_ids, drafts, strict=True)]
-        )
+            for row, (seq_id, line) in enumerate(zip(seq_ids, np.array(logits), strict=True)):
+                self._offered[seq_id, chain.of(row)] = line
+        return mx.array([self._draft(seq_id, len(chain)) for seq_id in seq_ids])
 
     def _draft(self, seq_id: int, place: int) -> int:
         token = self.text(seq_id, len(self.scheduler.sequences[seq_id].tokens) + place)

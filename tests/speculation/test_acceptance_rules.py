@@ -35,7 +35,7 @@ def test_the_classical_rule_samples_the_target_s_distribution_and_keeps_what_it_
         drafts = [3] * count
     else:
         logits = mx.broadcast_to(mx.array(drafter), (count, vocab_size))
-        drafts = rule.choose(range(count), [()] * count, draws, logits).tolist()
+        drafts = rule.choose(range(count), 0, draws, logits).tolist()
     windows = [
         Window(Row(number, (2,), 1, (1,), num_drafts=1), (draft,))
         for number, draft in enumerate(drafts)
@@ -57,7 +57,7 @@ def test_a_narrower_drafter_sees_the_target_s_own_noise() -> None:
     draws = [DrawSource(settings, seed, 0, (1,)).draw() for seed in range(40)]
     narrow, rule = mx.zeros((40, 30)), Coupled(50)
     rule.begin_round()
-    drafts = rule.choose(range(40), [()] * 40, draws, narrow).tolist()
+    drafts = rule.choose(range(40), 0, draws, narrow).tolist()
     wanted = [Wanted(Window(Row(n, (1,), 0, (1,))), 0) for n in range(40)]
     picks = rule.pick(wanted, draws, mx.zeros((40, 50))).token_ids()
 
