@@ -4,31 +4,21 @@ Rows are right-padded to the longest window of the batch. A padding token writes
 is masked out of recurrent layers, and its output is not read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from scheduler.round import Row
+from scheduler.round import PrefixGroup, Row
+
+from .spans import GroupSpan, Span, cut_spans, group_span
 
 Int32s = npt.NDArray[np.int32]
 
-MAX_GATHER_OVERHEAD = 1.25  # blocks gathered over blocks held, see Span
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Adjacent rows [first, last) whose pages are gathered together.
-
-    Each row is gathered as wide as the longest; so that little is gathered for nothing, a span
-    ends before that would exceed MAX_GATHER_OVERHEAD times the blocks its rows hold.
-    """
-
-    first: int
-    last: int
-    num_blocks: int
+FEWEST_SPARED = 64  # blocks; groups that spare fewer cost more than they spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +35,73 @@ class Window:
 
 
 class Batch:
-    """Windows of one forward pass: the longest table first, unless their order is to be kept."""
+    """Windows of one forward pass: the longest table first, unless their order is to be kept.
+
+    Rows of one of the ``groups`` stand next to each other, if it is worth it and they may move.
+    """
 
     def __init__(
-        self, windows: Sequence[Window], block_size: int, *, keep_order: bool = False
+        self,
+        windows: Sequence[Window],
+        block_size: int,
+        groups: Sequence[PrefixGroup] = (),
+        *,
+        keep_order: bool = False,
     ) -> None:
         self.block_size = block_size
         self.windows = list(windows)
+        numbers: dict[int, int] = {}  # the group of each row that is in one, by sequence
         if not keep_order:
-            self.windows.sort(key=self._blocks_used, reverse=True)
+            numbers = self._choose_groups(groups)
+            self._sort(numbers)
         self.size = len(self.windows)
         self.lengths = np.array([window.length for window in self.windows], np.int32)
         self.starts = np.array([window.row.start for window in self.windows], np.int32)
         self.width = int(self.lengths.max())
         self.is_ragged = bool((self.lengths != self.width).any())
         self.blocks = self._padded_tables()
-        self.spans = _spans([self._blocks_used(window) for window in self.windows])
+        self.spans = cut_spans([self._blocks_used(window) for window in self.windows])
+        self.parts = self._cut_parts(groups, numbers) if numbers else self.spans
+
+    def _choose_groups(self, groups: Sequence[PrefixGroup]) -> dict[int, int]:
+        """The number of the group of each row that is in one worth its cost, by sequence."""
+        here = {window.row.seq_id for window in self.windows}
+        chosen: dict[int, int] = {}
+        for number, group in enumerate(groups):
+            members = [seq_id for seq_id in group.seq_ids if seq_id in here]
+            if (len(members) - 1) * group.num_blocks >= FEWEST_SPARED:
+                chosen |= dict.fromkeys(members, number)
+        return chosen
+
+    def _sort(self, numbers: Mapping[int, int]) -> None:
+        """The longest first; a group goes where its longest row does, and stays together."""
+        longest: dict[int, int] = {}
+        for window in self.windows:
+            number = numbers.get(window.row.seq_id, -1)
+            longest[number] = max(longest.get(number, 0), self._blocks_used(window))
+
+        def order(window: Window) -> tuple[int, int, int]:
+            used = self._blocks_used(window)
+            number = numbers.get(window.row.seq_id, -1)
+            return (-(used if number < 0 else longest[number]), number, -used)
+
+        self.windows.sort(key=order)
+
+    def _cut_parts(
+        self, groups: Sequence[PrefixGroup], numbers: Mapping[int, int]
+    ) -> tuple[Span | GroupSpan, ...]:
+        parts: list[Span | GroupSpan] = []
+        first = 0
+        for number, members in groupby(
+            self.windows, lambda window: numbers.get(window.row.seq_id, -1)
+        ):
+            used = [self._blocks_used(window) for window in members]
+            if number < 0:
+                parts += cut_spans(used, first)
+            else:
+                parts.append(group_span(used, groups[number].num_blocks, first))
+            first += len(used)
+        return tuple(parts)
 
     def _blocks_used(self, window: Window) -> int:
         return -(-(window.row.start + window.length) // self.block_size)
@@ -97,8 +138,8 @@ class Batch:
         return mx.array(place[:, None, :] + heads[:, None])
 
     def block_numbers(self, span: Span, num_kv_heads: int, num_blocks: int) -> mx.array:
-        """Flat block numbers to gather for ``span``, (rows, heads, span.num_blocks)."""
-        tables = self.blocks[span.first : span.last, : span.num_blocks]
+        """Flat block numbers to gather for ``span``, (rows, heads, its blocks)."""
+        tables = self.blocks[span.first : span.last, span.first_block : span.num_blocks]
         heads = np.arange(num_kv_heads, dtype=np.int32) * num_blocks
         return mx.array(tables[:, None, :] + heads[:, None])
 
@@ -109,7 +150,8 @@ class Batch:
         row's end is ever seen, which is all that rejecting a draft has to mean here. Positions
         before ``first`` hold nothing: only queries there see them, for they must see something.
         """
-        keys = np.arange(span.num_blocks * self.block_size, dtype=np.int32)
+        bounds = (span.first_block * self.block_size, span.num_blocks * self.block_size)
+        keys = np.arange(*bounds, dtype=np.int32)
         queries = self.starts[span.first : span.last, None] + np.arange(self.width, dtype=np.int32)
         seen = keys <= queries[..., None]
         if window_size is not None:
@@ -117,18 +159,3 @@ class Batch:
         if first:
             seen &= (keys >= first) | (queries[..., None] < first)
         return mx.array(seen[:, None])
-
-
-def _spans(blocks_used: Sequence[int]) -> tuple[Span, ...]:
-    """Cut rows, best in descending order of blocks used, so that little is gathered for nothing."""
-    spans = []
-    first, widest, held = 0, 0, 0
-    for index, used in enumerate(blocks_used):
-        wider = max(widest, used)
-        if index > first and wider * (index - first + 1) > MAX_GATHER_OVERHEAD * (held + used):
-            spans.append(Span(first, index, widest))
-            first, wider, held = index, used, 0
-        widest = wider
-        held += used
-    spans.append(Span(first, len(blocks_used), widest))
-    return tuple(spans)

@@ -103,7 +103,13 @@ def build_parts(
     drafter = planned.make(memory.num_blocks, memory.num_slots) if planned is not None else None
     forward.num_calls = 0
     executor = Executor(forward, store, options.block_size, drafter)
-    config = _scheduler_config(options, loaded, memory, uses_slots=per_slot > 0)
+    config = _scheduler_config(
+        options,
+        loaded,
+        memory,
+        uses_slots=per_slot > 0,
+        finds_groups=ready.reads_groups_once,
+    )
     return Parts(
         options,
         loaded,
@@ -147,7 +153,12 @@ def _plan_memory(
 
 
 def _scheduler_config(
-    options: EngineOptions, loaded: LoadedModel, memory: MemoryPlan, *, uses_slots: bool
+    options: EngineOptions,
+    loaded: LoadedModel,
+    memory: MemoryPlan,
+    *,
+    uses_slots: bool,
+    finds_groups: bool,
 ) -> SchedulerConfig:
     on_gpu = mx.default_device() == mx.Device(mx.gpu)
     prompt_tokens = options.prompt_tokens_per_round
@@ -162,6 +173,7 @@ def _scheduler_config(
         prompt_tokens_per_round=max(prompt_tokens, options.block_size),
         max_context=_max_context(options, loaded),
         prefix_cache=options.prefix_cache,
+        finds_groups=finds_groups,
         model_identity=str(loaded.path),
         check=options.check,
     )

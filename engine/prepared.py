@@ -47,6 +47,11 @@ class Prepared:
                 total += sum(kept.nbytes for kept in spec.arrays if kept is not None)
         return total
 
+    @property
+    def reads_groups_once(self) -> bool:
+        """Whether attention reads once what the rows of a round's group share."""
+        return self.backend.reads_groups_once and not self.exact and not self.method.gathers
+
     def make_store(self, num_blocks: int, num_slots: int, method: Method | None = None) -> Store:
         """Allocate the memory of all layers."""
         store = build_store(

@@ -2,8 +2,9 @@
 
 import mlx.core as mx
 
-from ..batch import Batch, Span
+from ..batch import Batch
 from ..pages import Pages
+from ..spans import Span
 
 
 class BatchIndex:

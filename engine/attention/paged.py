@@ -14,9 +14,10 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import base
 
-from ..batch import Span
 from ..pages import Pages
+from ..spans import GroupSpan, Span
 from .index import BatchIndex
+from .two_parts import attend_two_parts
 
 SDPA = "scaled_dot_product_attention"
 
@@ -71,20 +72,40 @@ class PagedCache:
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
         """Attention of ``queries``, (rows, heads, width, dim), over their rows' pages."""
-        parts = []
-        for span in self.index.batch.spans:
-            keys, values = self.pages.gather(self.numbers(span))
-            parts.append(
+        batch = self.index.batch
+        sees_all = self.window_size is None and sinks is None
+        outputs: list[mx.array] = []
+        for part in batch.parts if sees_all else batch.spans:
+            if isinstance(part, GroupSpan):
+                outputs += self._attend_group(part, queries, scale)
+                continue
+            keys, values = self.pages.gather(self.numbers(part))
+            outputs.append(
                 mx.fast.scaled_dot_product_attention(
-                    queries[span.first : span.last],
+                    queries[part.first : part.last],
                     keys,
                     values,
                     scale=scale,
-                    mask=self.index.mask(span, self.window_size, self.rotary_shift),
+                    mask=self.index.mask(part, self.window_size, self.rotary_shift),
                     sinks=sinks,
                 )
             )
-        return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=0)
+        return outputs[0] if len(outputs) == 1 else mx.concatenate(outputs, axis=0)
+
+    def _attend_group(self, group: GroupSpan, queries: mx.array, scale: float) -> list[mx.array]:
+        """Attention of a group's rows, in order: what they share is gathered once."""
+        keys, values = self.pages.gather(self.numbers(group.shared))
+        first = self.rotary_shift  # positions before it hold nothing, and no query stands there
+        return [
+            attend_two_parts(
+                queries[span.first : span.last],
+                (keys[0, :, first:], values[0, :, first:]),
+                self.pages.gather(self.numbers(span)),
+                scale=scale,
+                mask=self.index.mask(span, None, self.rotary_shift),
+            )
+            for span in group.own
+        ]
 
     def numbers(self, span: Span) -> mx.array:
         """Flat numbers of the blocks that the rows of ``span`` see."""

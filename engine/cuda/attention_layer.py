@@ -4,8 +4,8 @@ import mlx.core as mx
 
 from ..attention.layer import AttentionLayer
 from ..attention.paged import InPages, PagedCache
-from ..batch import Span
 from ..pages import PageShape
+from ..spans import Span
 from ..view import BatchView
 from . import paged_attention
 from .window import window_arrays

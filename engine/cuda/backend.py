@@ -23,6 +23,7 @@ class CudaBackend(Backend):
     """Kernels of our own for an NVIDIA GPU."""
 
     name = "cuda"
+    reads_groups_once = False  # the kernel reads a row's blocks for that row alone
 
     def attention_layer(
         self,

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch import MAX_GATHER_OVERHEAD, Batch, Window
+from engine.batch import Batch, Window
+from engine.spans import MAX_GATHER_OVERHEAD
 from scheduler.round import Row
 
 BLOCK_SIZE = 4
