@@ -8,8 +8,8 @@ import mlx.core as mx
 from scheduler.round import Row
 
 from .acceptance import Acceptance
-from .draw import Draw
 from .drafting.chain import Chain
+from .draw import Draw
 from .executor import Wanted
 from .prompt_reader import Head
 from .run import Run

@@ -1,4 +1,4 @@
-"""Attention of drafts that follow each other: the past is gathered once, and pages stay as they are.
+"""Attention of drafts that follow each other: the past is gathered once, pages stay as they are.
 
     gathered once: ....... past ....... | pending | draft | draft | room for more
                                           ^ start   each step puts its own K/V here, then attends

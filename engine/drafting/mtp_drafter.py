@@ -88,7 +88,7 @@ class MTPDrafter(Drafter):
         return dict(zip(seq_ids, chain.all(), strict=True))
 
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
-        """Write the true entries of the window; those of drafts that are rejected are never read."""
+        """Write the entries of the window; those of drafts that are rejected are never read."""
         before = self._pending_hidden(view.rows)[:, None]
         if view.batch.width > 1:
             before = mx.concatenate([before, hidden[:, :-1]], axis=1)
