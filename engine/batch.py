@@ -18,7 +18,9 @@ from .spans import GroupSpan, Span, cut_spans, group_span
 
 Int32s = npt.NDArray[np.int32]
 
-FEWEST_SPARED = 64  # blocks; groups that spare fewer cost more than they spare
+# Where reading once begins to pay, and where it ends (benchmarks/groups.py).
+FEWEST_SPARED = 128  # blocks that a group need not gather
+WIDEST = 32  # tokens of a window: beyond that scores take the time, and gathering little of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,10 @@ class Batch:
 
     def _choose_groups(self, groups: Sequence[PrefixGroup]) -> dict[int, int]:
         """The number of the group of each row that is in one worth its cost, by sequence."""
-        here = {window.row.seq_id for window in self.windows}
         chosen: dict[int, int] = {}
+        if not groups or max(window.length for window in self.windows) > WIDEST:
+            return chosen
+        here = {window.row.seq_id for window in self.windows}
         for number, group in enumerate(groups):
             members = [seq_id for seq_id in group.seq_ids if seq_id in here]
             if (len(members) - 1) * group.num_blocks >= FEWEST_SPARED:

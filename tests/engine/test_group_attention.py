@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.attention.index import BatchIndex
 from engine.attention.paged import PagedCache
-from engine.batch import FEWEST_SPARED, Batch, Window
+from engine.batch import FEWEST_SPARED, WIDEST, Batch, Window
 from engine.pages import Pages, PageShape
 from engine.spans import GroupSpan
 from scheduler.round import PrefixGroup, Row
@@ -157,23 +157,31 @@ def test_sixty_four_rows_gather_their_prefix_once() -> None:
 
 @pytest.mark.parametrize("limits", [{"window_size": 5}, {"sinks": mx.array([0.3, -2.0, 1.0, 0.0])}])
 def test_sliding_windows_and_sinks_take_every_row_by_itself(limits: dict) -> None:
-    windows, groups = Shape([(40, [(3, 2), (1, 3), (0, 1)])], [(9, 2)]).windows()
+    windows, groups = Shape([(70, [(3, 2), (1, 3), (0, 1)])], [(9, 2)]).windows()
     pages = random_pages(windows, 2, mx.float32)
     batch = Batch(windows, SIZE, groups)
     assert any(isinstance(part, GroupSpan) for part in batch.parts)
 
     grouped = attend(batch, pages, 4, **limits)
 
-    assert pages.num_gathered >= 3 * 40
+    assert pages.num_gathered >= 3 * 70
     assert_close(grouped, attend(Batch(windows, SIZE), pages, 4, **limits), 2e-6)
 
 
 def test_rows_whose_order_is_to_be_kept_are_not_grouped() -> None:
-    windows, groups = Shape([(90, [(3, 1), (1, 1)])], [(9, 1)]).windows()
+    windows, groups = Shape([(FEWEST_SPARED, [(3, 1), (1, 1)])], [(9, 1)]).windows()
     batch = Batch(windows[::-1], SIZE, groups, keep_order=True)
 
     assert batch.windows == windows[::-1]
     assert batch.parts == batch.spans
+
+
+def test_wide_windows_take_every_row_by_itself() -> None:
+    narrow, groups = Shape([(90, [(3, WIDEST), (1, 1), (1, 1)])], []).windows()
+    wide, _ = Shape([(90, [(3, WIDEST + 1), (1, 1), (1, 1)])], []).windows()
+
+    assert isinstance(Batch(narrow, SIZE, groups).parts[0], GroupSpan)
+    assert Batch(wide, SIZE, groups).parts == Batch(wide, SIZE).spans
 
 
 def test_of_a_group_only_the_rows_of_the_batch_count() -> None:

@@ -21,7 +21,7 @@ from scheduler.round import Round
 
 PARAMS = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True, logprobs=0)
 OPTIONS = EngineOptions(max_rows=8, block_size=4, num_blocks=400, prompt_tokens_per_round=48)
-SHARED = 100
+SHARED = 120
 USERS = 6
 
 
@@ -108,7 +108,7 @@ def test_windows_with_drafts_say_the_same() -> None:
     grouped, apart = assert_alike(parts, tiny_prompts())
 
     assert grouped.accepted == apart.accepted > 0
-    assert grouped.gathered < apart.gathered / 2
+    assert grouped.gathered < 0.7 * apart.gathered
 
 
 @pytest.mark.parametrize("speculate", [0, 3])
