@@ -1,6 +1,6 @@
 """What the answers of several sides come to: a line for each of ours, peer and phase.
 
-An answer is what ``benchmarks.sides`` gives for one request, or {"refused": why}. Nothing is run
+An answer is what ``benchmarks.peer_side`` gives for one request, or {"refused": why}. Nothing is run
 here.
 """
 

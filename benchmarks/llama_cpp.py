@@ -1,7 +1,7 @@
 """llama.cpp as a peer: all rows of a group as one batch, greedy, through its C interface.
 
 Runs in an environment of its own (benchmarks/peers.py says how to build it), one JSON line in and
-one out; see benchmarks/sides.py for what they hold.
+one out; see benchmarks/peer_side.py for what they hold.
 
     /tmp/llama/venv/bin/python -P benchmarks/llama_cpp.py FILE.gguf --rows 8 --context 128
 """

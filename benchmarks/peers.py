@@ -46,7 +46,7 @@ Tokens = list[list[int]]
 
 
 class Side:
-    """One program in a process of its own; benchmarks/sides.py says what it is asked."""
+    """One program in a process of its own; benchmarks/peer_side.py says what it is asked."""
 
     def __init__(self, name: str, command: Sequence[object], **environment: str) -> None:
         self.name = name
@@ -137,7 +137,7 @@ class Cast:
     def _ours_or_mlx_lm(
         self, name: str, kind: str, folder: Any, options: list[Any], **environment: str
     ) -> Side:
-        command = [sys.executable, "-m", "benchmarks.sides", kind, folder, *options]
+        command = [sys.executable, "-m", "benchmarks.peer_side", kind, folder, *options]
         environment["OCTAVO_BLAS_THREADS"] = str(self._arguments.threads)
         return Side(name, command, **environment)
 
