@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.comparison import decode_rate, report, share_alike, whole_rate
 from benchmarks.gguf_file import converted, gguf_name, read_safetensors
-from benchmarks.peers import turns
 from benchmarks.peer_side import Clock
+from benchmarks.peers import turns
 
 HYBRID = {
     "linear_num_key_heads": 2,
