@@ -1,125 +1,144 @@
 """What a shared prefix saves: prompt tokens computed, blocks held, time to first token, step time.
 
-Users 1, 4, 16, 64 with one prefix and a few words of their own, with the prefix cache on and off,
-and mlx-lm's batch generation beside. Also what the cache costs where nothing is shared.
+Users 1, 4, 16, 64 who all come at once, with one prefix and a few words of their own: with nothing
+cached (``cold``), with the prefix cached (``hit``), likewise but with every row reading its own
+blocks (``hit_apart``), with the cache off (``off``), and mlx-lm's ``batch_generate`` with the same
+BLAS. Then conversations, and what the cache costs where nothing is shared.
 
-    python -m benchmarks.prefix --users 1 4 16 --prefix 256 1024
+Cache off and mlx-lm compute every prompt whole, so they run with as many users as ``--most-tokens``
+allows: for more, the line is ``capped``, says how many ``users`` each side had, and its ratios
+compare seconds a user.
+
+    python -m benchmarks.prefix
 """
 
 import argparse
 import json
 import time
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-from engine import Engine, SamplingParams, blas
+from engine import Engine, blas
 
-from .pairs import measure_pairs
-from .shapes import build_model
-from .throughput import NoText
+from .conversations import run_conversations
+from .pairs import measure_pairs, ratio_of
+from .sides import PARAMS, Prompts, Result, Sides, run_ours
 
 OWN_WORDS = 12
-NEW_TOKENS = 16
 
 
-def make_prompts(users: int, prefix: int) -> list[list[int]]:
+def make_prompts(users: int, prefix: int, first: int = 0) -> Prompts:
     """Prompts of made-up ids: ``prefix`` that all share, then each user's own."""
     shared = [(31 * place + 5) % 8000 + 1 for place in range(prefix)]
     return [
         shared + [(17 * place + 101 * user + 3) % 8000 + 1 for place in range(OWN_WORDS)]
-        for user in range(users)
+        for user in range(first, first + users)
     ]
 
 
-def run_users(engine: Engine, prompts: list[list[int]]) -> dict[str, float]:
-    """One user first, then all the others at once; what the others cost."""
-    params = SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True, temperature=0.0)
-    list(engine.generate(prompts[:1], params))
-    before = engine.stats().scheduler
-    begin = time.perf_counter()
-    ids = {engine.submit(prompt, params): None for prompt in prompts}
-    first: dict[str, float] = {}
-    cached, most_held, steps = 0, 0, []
-    while engine.has_work:
-        step_begin = time.perf_counter()
-        deltas = engine.step()
-        now = time.perf_counter()
-        stats = engine.stats().scheduler
-        held = stats.total_blocks - stats.free_blocks - stats.cached_blocks
-        most_held = max(most_held, held)
-        if len(first) == len(ids):
-            steps.append(now - step_begin)
-        for delta in deltas:
-            first.setdefault(delta.request_id, now - begin)
-            if delta.usage is not None:
-                cached += delta.usage.cached_tokens
-    waits = sorted(first.values())
-    steps.sort()
-    return {
-        "prompt_tokens_computed": engine.stats().scheduler.prompt_tokens - before.prompt_tokens,
-        "cached_tokens": cached,
-        "most_blocks_held": most_held,
-        "first_token_median_s": waits[len(waits) // 2],
-        "first_token_last_s": waits[-1],
-        "step_median_ms": 1e3 * steps[len(steps) // 2] if steps else 0.0,
-        "total_s": time.perf_counter() - begin,
-    }
+@dataclass(frozen=True, slots=True)
+class Case:
+    """So many users of so long a prefix."""
+
+    users: int
+    prefix: int
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all users together."""
+        return self.users * (self.prefix + OWN_WORDS)
 
 
-def run_mlx_lm(model: Any, prompts: list[list[int]]) -> float:
-    """Seconds that mlx-lm's batch_generate takes for the same prompts."""
-    from mlx_lm.generate import batch_generate
+def run_case(sides: Sides, case: Case, most_tokens: int, whole: Result, repeats: int) -> Result:
+    """Measure one case; ``whole`` keeps what whole prompts cost at the largest size allowed."""
+    prompts = make_prompts(case.users, case.prefix)
+    others = make_prompts(case.users, case.prefix, first=1000)
+    strangers = make_prompts(case.users, case.prefix, first=2000)
+    fits = case.prompt_tokens <= most_tokens
+    repeats = repeats if case.prompt_tokens * repeats <= most_tokens else 1
+    runs: list[Result] = []
+    for _ in range(repeats):
+        run = {"cold": sides.cold(prompts)}
+        run["hit"] = sides.hit(others)
+        run["hit_apart"] = sides.hit(strangers, apart=True)
+        if fits:
+            run |= {"off": run_ours(sides.off, prompts), "mlx_lm": sides.mlx_lm(prompts)}
+        runs.append(run)
+    if fits:
+        whole |= {name: runs[-1][name] for name in ("off", "mlx_lm")}
+    runs = [{**whole, **run} for run in runs]
+    result: Result = {"users": case.users, "prefix": case.prefix, "repeats": repeats}
+    result["capped"] = not fits
+    result |= sorted(runs, key=lambda run: run["cold"]["total_s"])[len(runs) // 2]
+    for name in ("off", "mlx_lm"):
+        for ours in ("cold", "hit"):
+            pairs = [(1 / per_user(run[ours]), 1 / per_user(run[name])) for run in runs]
+            result[f"{ours}_over_{name}"] = ratio(pairs)
+    pairs = [(1 / per_user(run["hit"]), 1 / per_user(run["hit_apart"])) for run in runs]
+    result["hit_over_hit_apart"] = ratio(pairs)
+    return result
 
-    begin = time.perf_counter()
-    batch_generate(model, NoText(), prompts, max_tokens=NEW_TOKENS)
-    return time.perf_counter() - begin
+
+def per_user(side: Result) -> float:
+    """Seconds a user."""
+    seconds: float = side["total_s"] / side["users"]
+    return seconds
 
 
-def cold_cost(pairs: int) -> dict[str, Any]:
+def ratio(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    """The median ratio and, of several pairs, its interval."""
+    found = ratio_of(pairs)
+    bounds = [found.low, found.high] if len(pairs) > 1 else []
+    return [round(one, 2) for one in (found.ratio, *bounds)]
+
+
+def cold_cost(sides: Sides, pairs: int) -> Result:
     """Throughput with the cache on over off, where no two prompts share anything."""
-    params = SamplingParams(max_tokens=32, ignore_eos=True, temperature=0.0)
-    engines = {
-        on: Engine.load("demo", max_rows=8, max_context=512, prefix_cache=on)
-        for on in (True, False)
-    }
     salt = iter(range(1, 1 << 30))
 
-    def rate(on: bool) -> float:
+    def rate(engine: Engine) -> float:
         start = next(salt)
         prompts = [
             [(7919 * start + 104729 * user + 31 * place) % 8000 + 1 for place in range(100)]
             for user in range(8)
         ]
         begin = time.perf_counter()
-        answers = list(engines[on].generate(prompts, params))
+        answers = list(engine.generate(prompts, PARAMS))
         return sum(len(a.token_ids) for a in answers) / (time.perf_counter() - begin)
 
-    return asdict(measure_pairs(lambda: rate(True), lambda: rate(False), pairs))
+    return asdict(measure_pairs(lambda: rate(sides.on), lambda: rate(sides.off), pairs))
 
 
 def main() -> None:
+    arguments = _arguments()
+    used = str(blas.current()).split(" from ")[0]
+
+    def say(case: str, result: Result) -> None:
+        line = {"benchmark": "prefix", "case": case, "blas": used, **result}
+        print(json.dumps(line), flush=True)
+
+    sides = Sides(max(*arguments.users, arguments.conversations), arguments.most_tokens)
+    if arguments.pairs:
+        say("nothing shared, cache on over off", cold_cost(sides, arguments.pairs))
+    for prefix in arguments.prefix:
+        whole: Result = {}
+        for users in sorted(arguments.users):
+            case = Case(users, prefix)
+            result = run_case(sides, case, arguments.most_tokens, whole, arguments.repeats)
+            say("one prefix", result)
+    if arguments.conversations:
+        say("conversations", run_conversations(sides, arguments.conversations, 4, 512, 64))
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--users", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--prefix", type=int, nargs="+", default=[256, 1024, 4000])
-    parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--no-mlx-lm", action="store_true")
-    arguments = parser.parse_args()
-    import mlx.core as mx
-
-    used = str(blas.current()).split(" from ")[0]
-    peer = None if arguments.no_mlx_lm else build_model("demo", mx.float32)
-    line: dict[str, Any] = {"benchmark": "prefix", "blas": used}
-    print(json.dumps({**line, "line": "cold, on over off", **cold_cost(arguments.pairs)}))
-    for prefix in arguments.prefix:
-        for users in arguments.users:
-            prompts = make_prompts(users, prefix)
-            result: dict[str, Any] = {**line, "users": users, "prefix": prefix}
-            for on in (True, False):
-                engine = Engine.load("demo", max_rows=users, prefix_cache=on)
-                result["on" if on else "off"] = run_users(engine, prompts)
-            if peer is not None:
-                result["mlx_lm_total_s"] = run_mlx_lm(peer, prompts)
-            print(json.dumps(result), flush=True)
+    parser.add_argument("--prefix", type=int, nargs="+", default=[256, 1024, 4096])
+    parser.add_argument("--most-tokens", type=int, default=17_500, help="see above")
+    parser.add_argument("--repeats", type=int, default=3, help="of cases that are small enough")
+    parser.add_argument("--conversations", type=int, default=8, help="users; 0 to leave them out")
+    parser.add_argument("--pairs", type=int, default=7, help="of the first line; 0 to leave it out")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
