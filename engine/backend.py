@@ -5,12 +5,10 @@ from typing import Any
 import mlx.core as mx
 
 from .attention.layer import AttentionLayer
-from .lanes import Lanes
 from .layers import Layer
 from .pages import PageShape
-from .recurrence.delta_layer import DeltaLayer
+from .recurrence.delta_layer import DeltaLayer, slot_layout
 from .recurrence.forms import RecurrenceForm
-from .recurrence.gated_delta import slot_layout
 from .slots import SlotArray
 
 
@@ -52,10 +50,7 @@ class Backend:
         self, module: Any, num_slots: int, max_drafts: int, dtype: mx.Dtype, form: RecurrenceForm
     ) -> Layer:
         """Return a layer of recurrent state in slots for the gated-delta ``module``."""
-        layout = self.delta_layout(module, max_drafts, dtype)
-        lanes = Lanes.of_thread() if form.divides and mx.default_device() == mx.cpu else None
-        taps = module.conv_kernel_size - 1
-        return DeltaLayer(layout, num_slots, taps=taps, form=form, lanes=lanes)
+        return DeltaLayer(module, num_slots, max_drafts, dtype, form)
 
 
 def choose_backend(name: str, *, exact: bool) -> Backend:
@@ -66,8 +61,15 @@ def choose_backend(name: str, *, exact: bool) -> Backend:
     has_cuda = mx.cuda.is_available() and mx.default_device() == mx.Device(mx.gpu)
     if name == "cuda" and not has_cuda:
         raise ValueError("backend='cuda' needs MLX's CUDA build and an NVIDIA GPU; try 'auto'")
-    if name == "cuda" and exact:
+    on_cpu = mx.default_device() == mx.Device(mx.cpu)
+    if name == "cpu" and not on_cpu:
+        raise ValueError("backend='cpu' is for computing on the CPU; try 'auto'")
+    if name in ("cuda", "cpu") and exact:
         raise ValueError("exact=True is defined by MLX's own operations: use backend='portable'")
+    if name != "portable" and not exact and on_cpu:
+        from .cpu.backend import CpuBackend
+
+        return CpuBackend()
     if name == "portable" or exact or not has_cuda:
         return Backend()
     from .cuda.backend import CudaBackend

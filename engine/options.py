@@ -45,7 +45,7 @@ class EngineOptions:
     draft_model: str | None = None
     mtp: str | None = None
     acceptance: Literal["coupled", "rejection"] = "coupled"
-    backend: Literal["auto", "portable", "cuda"] = "auto"
+    backend: Literal["auto", "portable", "cpu", "cuda"] = "auto"
     check: bool = False
 
     def __post_init__(self) -> None:
@@ -64,8 +64,8 @@ class EngineOptions:
                 raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
         if self.dtype not in (None, "float32", "bfloat16", "float16"):
             raise ValueError(f"dtype must be float32, bfloat16 or float16, not {self.dtype!r}")
-        if self.backend not in ("auto", "portable", "cuda"):
-            raise ValueError(f"backend must be 'auto', 'portable' or 'cuda', not {self.backend!r}")
+        if self.backend not in ("auto", "portable", "cpu", "cuda"):
+            raise ValueError(f"backend must be 'auto', 'portable', 'cpu' or 'cuda', not {self.backend!r}")
         depth = self.speculate
         is_depth = isinstance(depth, int) and not isinstance(depth, bool)
         if depth not in ("auto", "off") and not (is_depth and 1 <= int(depth) <= MAX_DEPTH):

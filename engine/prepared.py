@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
-from . import blas, products
+from . import blas
 from .attention.paged import bind_to_pages
 from .backend import Backend, choose_backend
 from .forward import Forward
@@ -85,8 +85,6 @@ def prepare(
     specs = tuple(inspect_layers(loaded.model))
     num_paged = sum(isinstance(spec, AttentionSpec) for spec in flatten(specs))
     method = Method(gathers=bind_to_pages(loaded.model) < num_paged)
-    if products.pays_here() and not options.exact:
-        products.quicken(loaded.model, products.lanes_here())
     size, dtype = options.block_size, forward.dtype
     backend = choose_backend(options.backend, exact=options.exact)
     backend.bind_products(loaded.model)

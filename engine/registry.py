@@ -19,7 +19,8 @@ from mlx_lm.models.cache import (
 
 from .errors import ModelError
 from .pages import PageShape
-from .recurrence.gated_delta import NATIVE, slot_layout
+from .recurrence.delta_layer import slot_layout
+from .recurrence.gated_delta import NATIVE
 from .slots import SlotArray
 
 
@@ -38,7 +39,7 @@ class DeltaSpec:
     module: nn.Module
 
     def layout(self, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
-        """What a slot keeps; see gated_delta.slot_layout."""
+        """What a slot keeps; see delta_layer.slot_layout."""
         return slot_layout(self.module, max_drafts, dtype)
 
 

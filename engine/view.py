@@ -20,13 +20,13 @@ class BatchView:
         # how many tokens of each window are committed: all, until drafts have been judged
         self.kept = [window.length for window in batch.windows]
 
-    def part(self, first: int, end: int) -> RecurrentRows:
-        """Rows first to end - 1, to run through recurrent layers by themselves."""
-        if (first, end) == (0, self.batch.size):
+    def part(self, numbers: tuple[int, ...]) -> RecurrentRows:
+        """Rows of these numbers, in this order, to run through recurrent layers by themselves."""
+        if numbers == tuple(range(self.batch.size)):
             return self.recurrent
-        key = (RecurrentRows, first, end)
+        key = (RecurrentRows, numbers)
         if key not in self.shared:
-            windows = self.batch.windows[first:end]
+            windows = [self.batch.windows[number] for number in numbers]
             self.shared[key] = RecurrentRows(windows, self.batch.width)
         part: RecurrentRows = self.shared[key]
         return part

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 
 from ..layers import Layer
-from ..recurrence.gated_delta import FusedWindow
+from ..recurrence.windows import FusedWindow
 from ..slots import Slots
 from ..view import BatchView
 from . import delta

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from .. import products
 from ..backend import choose_backend
 from ..errors import ModelError
 from ..forward import Forward
@@ -48,8 +47,6 @@ def plan_drafter(
     if options.drafter != "peer":
         head = published_head(options.mtp, loaded) if options.mtp else bundled_head(loaded)
         if head is not None:
-            if products.pays_here() and not options.exact:
-                products.quicken(head, products.lanes_here())
             choose_backend(options.backend, exact=options.exact).bind_products(head)
             return plan_mtp(head, options, forward)
         if options.drafter == "mtp":

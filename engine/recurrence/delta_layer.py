@@ -1,64 +1,47 @@
-"""A gated-delta layer: state, convolution inputs and records in slots."""
+"""A gated-delta layer: state, convolution inputs and records of drafts in slots."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
-from ..lanes import Lanes
 from ..layers import Layer
 from ..slots import SlotArray, Slots
 from ..view import BatchView
 from .forms import RecurrenceForm
-from .gated_delta import DeltaWindow, DividedWindow, WindowPart, read_records, take_history
+from .history import History, take_padded
 from .rows import RecurrentRows
+from .windows import DeltaWindow
 
 WINDOW = 16  # tokens: rows of shorter windows decode, and will be back next round
-LANE_VALUES = 1 << 18  # of the states, for each token: from here on dividing the rows is worth it
+RECORDS = ("k", "v", "g", "beta")
 
 
 class DeltaLayer(Layer):
     """A GatedDeltaNet with write on accept: certain tokens enter the state, drafts are recorded.
 
-    With several ``lanes`` the rows of larger batches are divided among them.
+    What is recorded are the inputs of the recurrence, so that accepting some drafts is a matter of
+    folding their records in. With the loop form the outputs equal mlx-lm's bitwise.
     """
 
     def __init__(
-        self,
-        layout: Mapping[str, SlotArray],
-        num_slots: int,
-        *,
-        taps: int,
-        form: RecurrenceForm,
-        lanes: Lanes | None = None,
+        self, module: Any, num_slots: int, max_drafts: int, dtype: mx.Dtype, form: RecurrenceForm
     ) -> None:
-        self.slots = Slots(layout, num_slots)
-        self.taps = taps
+        self.slots = Slots(slot_layout(module, max_drafts, dtype), num_slots)
+        self.taps = module.conv_kernel_size - 1
         self.recurrence = form.run
         self.kind = f"gated delta rule {form.name}, write on accept"
-        self.lanes = lanes
 
-    def open(self, view: BatchView) -> "OpenDelta | DividedWindow":
-        stretches = self.lanes.divide(view.batch.size) if self.lanes is not None else []
-        if len(stretches) < 2 or self._values(view) < LANE_VALUES:
-            return OpenDelta(self, view.recurrent)
-        parts = []
-        for stream, first, end in stretches:
-            with mx.stream(stream):
-                window = OpenDelta(self, view.part(first, end))
-            parts.append(WindowPart(stream, first, end, window))
-        return DividedWindow(parts)
+    def open(self, view: BatchView) -> "OpenDelta":
+        return OpenDelta(self, view.recurrent)
 
-    def pending(self, cache: "OpenDelta | DividedWindow") -> list[mx.array]:
-        return [array for window in _windows(cache) for _, _, array in window.writes()]
+    def pending(self, cache: "OpenDelta") -> list[mx.array]:
+        return [array for _, _, array in cache.writes()]
 
-    def store(self, view: BatchView, cache: "OpenDelta | DividedWindow") -> list[mx.array]:
+    def store(self, view: BatchView, cache: "OpenDelta") -> list[mx.array]:
         stays = view.batch.width <= WINDOW
-        for window in _windows(cache):
-            for name, slots, array in window.writes():
-                mine = slots is window.rows.slots
-                self.slots.write(name, slots, array, stays=stays and mine)
+        for name, slots, array in cache.writes():
+            self.slots.write(name, slots, array, stays=stays and slots is view.slots)
         return self.slots.arrays
 
     def copy_slot(self, source: int, target: int) -> list[mx.array]:
@@ -69,40 +52,34 @@ class DeltaLayer(Layer):
     def arrays(self) -> list[mx.array]:
         return self.slots.arrays
 
-    def _values(self, view: BatchView) -> int:
-        """Values of the states that the batch's tokens update."""
-        rows, state = view.batch.size, self.slots.layout["state"].shape
-        return rows * view.batch.width * state[0] * state[1] * state[2]
-
-
-def _windows(cache: "OpenDelta | DividedWindow") -> "list[OpenDelta]":
-    if isinstance(cache, OpenDelta):
-        return [cache]
-    return [part.window for part in cache.parts if isinstance(part.window, OpenDelta)]
-
 
 class OpenDelta(DeltaWindow):
-    """A DeltaWindow read from slots, with what has to be written back to them."""
+    """A window read from slots, with what has to be written back to them."""
 
     def __init__(self, layer: DeltaLayer, rows: RecurrentRows) -> None:
-        slots, index = layer.slots, rows.slots
-        state, history = slots.read("state", index), slots.read("history", index)
-        self.fold_history = history
-        self.fold_states: list[mx.array] = []
-        if rows.fresh is not None:
-            state = mx.where(rows.fresh[:, None, None, None], 0, state)
-            history = mx.where(rows.fresh[:, None, None], 0, history)
-        if rows.fold is not None:
-            records = read_records(slots, index, rows.fold.width)
-            _, self.fold_states = rows.fold.run(layer.recurrence, records, state)
-            state = self.fold_states[-1]
-            history = take_history(history, rows.folds, layer.taps)
-        else:
-            history = history[:, : layer.taps]
-        super().__init__(history, state, rows.window, layer.recurrence)
         self.layer = layer
         self.rows = rows
+        slots = layer.slots
+        self.past = History(slots, rows, layer.taps)
+        self.history = self.past.before
+        state = slots.read("state", rows.slots)
+        if rows.fresh is not None:
+            state = mx.where(rows.fresh[:, None, None, None], 0, state)
+        self.fold_states: list[mx.array] = []
+        if rows.fold is not None:
+            records = read_records(slots, rows.slots, rows.fold.width)
+            _, self.fold_states = rows.fold.run(layer.recurrence, records, state)
+            state = self.fold_states[-1]
+        self.state = state
+        self.states: list[mx.array] = []  # at every stop of the window
+        self.records: dict[str, mx.array] = {}
         self._writes: list[tuple[str, list[int], mx.array]] | None = None
+
+    def recur(self, inputs: Sequence[mx.array]) -> mx.array:
+        """Run the segments of the window; (rows, width, value heads, value dim)."""
+        read, self.states = self.rows.window.run(self.layer.recurrence, inputs, self.state)
+        self.records = dict(zip(RECORDS, inputs[1:], strict=True))
+        return read
 
     def writes(self) -> list[tuple[str, list[int], mx.array]]:
         """(array name, slots, rows) of everything to store, once the module has run."""
@@ -113,43 +90,54 @@ class OpenDelta(DeltaWindow):
     def _row_writes(self) -> list[tuple[str, list[int], mx.array]]:
         rows, stop = self.rows, self.rows.certain_stop
         certain = rows.window.stops[stop]
-        drafts = rows.lengths - certain
-        most = int(drafts.max())
+        most = int((rows.lengths - certain).max())
         assert self.conv_input is not None
         length = self.records["k"].shape[1]
         assert length == rows.width, "a layer recorded another window than its row's"
-        writes = [("state", rows.slots, self.states[stop])]
-        ends = np.minimum(certain, self.conv_input.shape[1] - self.layer.taps - most)
-        if most == 0 or (ends == certain).all():
-            history = take_history(self.conv_input, certain, self.layer.taps + most)
-        else:
-            history = self._padded(self.conv_input, certain, self.layer.taps + most)
-        writes.append(("history", rows.slots, history))
+        writes = [
+            ("state", rows.slots, self.states[stop]),
+            ("history", rows.slots, self.past.after(self.conv_input)),
+        ]
         if most:
             writes += [
-                (name, rows.slots, self._padded(array, certain, most))
+                (name, rows.slots, take_padded(array, certain, most))
                 for name, array in self.records.items()
             ]
         return writes
-
-    @staticmethod
-    def _padded(array: mx.array, starts: Any, count: int) -> mx.array:
-        """array[b, starts[b] : starts[b] + count], clipped at the end (the rest is not read)."""
-        time = np.minimum(starts[:, None] + np.arange(count), array.shape[1] - 1)
-        index = mx.array(time.reshape(*time.shape, *(1,) * (array.ndim - 2)))
-        wide = mx.broadcast_to(index, (*time.shape, *array.shape[2:]))
-        return mx.take_along_axis(array, wide, axis=1)
 
     def _capture_writes(self) -> list[tuple[str, list[int], mx.array]]:
         writes = []
         for number, is_fold, stop, slot in self.rows.captures:
             states = self.fold_states if is_fold else self.states
             segments = self.rows.fold if is_fold else self.rows.window
-            inputs = self.fold_history if is_fold else self.conv_input
             assert segments is not None
-            assert inputs is not None
-            at = int(segments.stops[stop][number])
+            assert self.conv_input is not None
+            tokens = int(segments.stops[stop][number])
+            history = self.past.at(self.conv_input, number, tokens, in_fold=is_fold)
             writes.append(("state", [slot], states[stop][number : number + 1]))
-            history = inputs[number : number + 1, at : at + self.layer.taps]
-            writes.append(("history", [slot], mx.contiguous(history)))
+            writes.append(("history", [slot], history))
         return writes
+
+
+def slot_layout(module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
+    """What a slot keeps of ``module``: state, convolution inputs, and ``max_drafts`` records."""
+    taps = module.conv_kernel_size - 1
+    state = (module.num_v_heads, module.head_v_dim, module.head_k_dim)
+    layout = {
+        "state": SlotArray(state, mx.float32),
+        "history": SlotArray((taps + max_drafts, module.conv_dim), dtype),
+    }
+    if max_drafts:
+        layout |= {
+            "k": SlotArray((max_drafts, module.num_k_heads, module.head_k_dim), dtype),
+            "v": SlotArray((max_drafts, module.num_v_heads, module.head_v_dim), dtype),
+            "g": SlotArray((max_drafts, module.num_v_heads), mx.float32),
+            "beta": SlotArray((max_drafts, module.num_v_heads), dtype),
+        }
+    return layout
+
+
+def read_records(slots: Slots, index: Sequence[int], count: int) -> Sequence[mx.array]:
+    """The first ``count`` recorded inputs of slots ``index``, as a recurrence takes them."""
+    k, v, g, beta = (slots.read(name, index)[:, :count] for name in RECORDS)
+    return k, k, v, g, beta  # the outputs of a fold are not wanted: any q will do

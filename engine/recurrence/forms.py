@@ -16,7 +16,6 @@ class RecurrenceForm:
 
     name: str
     run: Recurrence
-    divides: bool = False  # its rows may be divided among the lanes of a CPU
 
 
 LONG = 8  # tokens from which on chunks are faster than one product a token
@@ -31,9 +30,7 @@ def by_products_or_chunks(
 
 
 LOOP = RecurrenceForm("by mlx-lm's loop", by_loop)
-PRODUCTS = RecurrenceForm(
-    "by one product a token, prompts in chunks", by_products_or_chunks, divides=True
-)
+PRODUCTS = RecurrenceForm("by one product a token, prompts in chunks", by_products_or_chunks)
 METAL = RecurrenceForm("by mlx-lm's Metal kernel", by_metal_kernel)
 
 

@@ -88,7 +88,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--backend",
-        choices=("auto", "portable", "cuda"),
+        choices=("auto", "portable", "cpu", "cuda"),
         default=unset,
         help="MLX's operations, or kernels for an NVIDIA GPU; by default the faster one there is",
     )

@@ -10,9 +10,21 @@ needs_no_gpu = pytest.mark.skipif(mx.is_available(mx.gpu), reason="says what hol
 
 
 @needs_no_gpu
-@pytest.mark.parametrize("name", ["auto", "portable"])
-def test_without_a_gpu_layers_are_portable(name) -> None:
-    assert type(choose_backend(name, exact=False)) is Backend
+@pytest.mark.parametrize("name", ["auto", "cpu"])
+def test_without_a_gpu_layers_are_those_of_the_cpu(name) -> None:
+    assert choose_backend(name, exact=False).name == "cpu"
+
+
+@needs_no_gpu
+@pytest.mark.parametrize(("name", "exact"), [("portable", False), ("portable", True), ("auto", True)])
+def test_layers_are_portable_where_asked_for_or_exact(name, exact) -> None:
+    assert type(choose_backend(name, exact=exact)) is Backend
+
+
+@needs_no_gpu
+def test_the_layers_of_a_cpu_are_not_exact() -> None:
+    with pytest.raises(ValueError, match="exact=True is defined by MLX's own operations"):
+        choose_backend("cpu", exact=True)
 
 
 @needs_no_gpu
@@ -22,5 +34,5 @@ def test_kernels_are_refused_where_nothing_can_run_them() -> None:
 
 
 def test_an_unknown_backend_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="backend must be 'auto', 'portable' or 'cuda', not 'm'"):
+    with pytest.raises(ValueError, match="backend must be 'auto', 'portable', 'cpu' or 'cuda', not 'm'"):
         EngineOptions(backend="m")

@@ -6,9 +6,9 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-from engine import products
-from engine.lanes import Lanes
-from engine.products import (
+from engine.cpu import products
+from engine.cpu.lanes import Lanes
+from engine.cpu.products import (
     MOST_ROWS,
     SMALL,
     SkinnyEmbedding,

@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
-from . import blas
+from .. import blas
 from .lanes import Lanes
 
 MOST_ROWS = 64  # beyond that all orders cost the same, and the result needs no turning
@@ -72,7 +72,7 @@ class SkinnyWeight:
             outputs, inputs = self.weight.shape
             count = outputs // tile
             pays = self.weight.size >= LANE_VALUES
-            stretches = (self.lanes if pays else Lanes(self.lanes.streams[:1])).divide(count)
+            stretches = (self.lanes if pays else self.lanes.first).divide(count)
             layout = [
                 (
                     stream,

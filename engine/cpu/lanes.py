@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from . import blas
+from .. import blas
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class Lanes:
             _made.lanes = cls.make((used.threads or 1) if used is not None else 1)
         lanes: Lanes = _made.lanes
         return lanes
+
+    @property
+    def first(self) -> "Lanes":
+        """The default stream alone."""
+        return Lanes(self.streams[:1])
 
     def divide(self, count: int) -> list[tuple[mx.Stream, int, int]]:
         """Cut range(count) into one stretch a lane: (stream, first, end), none of them empty."""

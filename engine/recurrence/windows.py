@@ -1,0 +1,82 @@
+"""What a gated-delta module is given as ``cache``: its layer's share of a batch."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+
+class DeltaWindow(ABC):
+    """One gated-delta layer's share of some rows of a batch."""
+
+    lengths = None  # read by mlx-lm's mask helpers
+    history: mx.array  # the convolution's inputs before the window, (rows, taps, channels)
+    conv_input: mx.array | None = None  # with those of the window, (rows, taps + width, channels)
+
+    def make_mask(self, _length: int) -> None:  # noqa: B027  # there is never one
+        """Padding is dealt with inside."""
+
+    def convolve(self, module: Any, inputs: mx.array) -> mx.array:
+        """The depthwise convolution of ``module`` over (rows, taps + width, channels)."""
+        mixed: mx.array = module.conv1d(inputs)
+        return mixed
+
+    @abstractmethod
+    def recur(self, inputs: Sequence[mx.array]) -> mx.array:
+        """Run the recurrence over q, k, v, g, beta (rows, width, ...); return what is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPart:
+    """Rows of a batch, by number, which run on a stream of their own."""
+
+    stream: mx.Stream
+    rows: Sequence[int]
+    window: DeltaWindow
+
+    def of(self, array: mx.array) -> mx.array:
+        """The part's rows of ``array``."""
+        first, end = self.rows[0], self.rows[-1] + 1
+        if list(self.rows) == list(range(first, end)):
+            return array[first:end]
+        return mx.take(array, mx.array(list(self.rows)), axis=0)
+
+
+class DividedWindow:
+    """A batch whose rows are divided among streams between the projections."""
+
+    lengths = None  # read by mlx-lm's mask helpers
+
+    def __init__(self, parts: Sequence[WindowPart]) -> None:
+        self.parts = parts
+        self.order = [row for part in parts for row in part.rows]
+
+    def make_mask(self, _length: int) -> None:
+        """Padding is dealt with inside."""
+
+    def join(self, outputs: Sequence[mx.array]) -> mx.array:
+        """The outputs of all parts, in the batch's order."""
+        joined = outputs[0] if len(outputs) == 1 else mx.concatenate(list(outputs))
+        places = sorted(range(len(self.order)), key=self.order.__getitem__)
+        if places == list(range(len(places))):
+            return joined
+        return mx.take(joined, mx.array(places), axis=0)
+
+
+class FusedWindow(ABC):
+    """What a module is given as ``cache`` where one call does all between its projections."""
+
+    lengths = None  # read by mlx-lm's mask helpers
+
+    def make_mask(self, _length: int) -> None:  # noqa: B027  # there is never one
+        """Padding is dealt with inside."""
+
+    @abstractmethod
+    def run(self, module: Any, qkv: mx.array, z: mx.array, b: mx.array, a: mx.array) -> mx.array:
+        """Return the normed output, (rows, width, value heads, value dim).
+
+        ``qkv`` is the convolution's input (rows, width, channels), ``z`` the output gate, shaped
+        like the result, ``b`` and ``a`` (rows, width, value heads) come before their gates.
+        """
