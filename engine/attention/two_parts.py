@@ -1,11 +1,12 @@
 """Attention over keys that all rows share, read once, and keys that each row has of its own.
 
-The scores of all rows on what they share are one matrix product; beside those on each row's own
-keys they go through one softmax. That is the merge by log-sum-exp of two attentions, written as
-one: the weights of both parts have one sum.
+The scores of all rows on what they share are one matrix product. Both parts' weights are taken
+relative to one maximum and divided by one sum: the merge of two attentions by log-sum-exp.
 """
 
 import mlx.core as mx
+
+from .exponential import exp
 
 KeysValues = tuple[mx.array, mx.array]
 
@@ -21,19 +22,24 @@ def attend_two_parts(
     rows, num_heads, width, dim = queries.shape
     shared_keys, shared_values = (x.astype(mx.float32) for x in shared)
     own_keys, own_values = (x.astype(mx.float32) for x in own)
-    kv_heads, num_shared, _ = shared_keys.shape
+    kv_heads = shared_keys.shape[0]
     each = num_heads // kv_heads * width  # queries of a row that look into one K/V head
     scaled = (queries.astype(mx.float32) * scale).reshape(rows, kv_heads, each, dim)
 
-    on_own = scaled @ own_keys.swapaxes(-1, -2)
-    by_query = on_own.reshape(rows, num_heads, width, -1)
-    on_own = mx.where(mask, by_query, -mx.inf).reshape(on_own.shape)
     on_shared = _heads_first(scaled) @ shared_keys.swapaxes(-1, -2)
-    weights = mx.softmax(mx.concatenate([on_shared, _heads_first(on_own)], axis=-1), axis=-1)
-
-    out = _rows_first(weights[..., :num_shared] @ shared_values, rows)
-    out += _rows_first(weights[..., num_shared:], rows) @ own_values
-    return out.reshape(rows, num_heads, width, -1).astype(queries.dtype)
+    on_own = scaled @ own_keys.swapaxes(-1, -2)
+    seen = mx.broadcast_to(mask, (rows, num_heads, *mask.shape[2:])).reshape(on_own.shape)
+    most = mx.maximum(
+        _rows_first(on_shared.max(axis=-1, keepdims=True), rows),
+        mx.where(seen, on_own, -mx.inf).max(axis=-1, keepdims=True),
+    )
+    shared_weights = exp(on_shared - _heads_first(most))
+    # a weight above 1, of what is not to be seen, is thrown away
+    own_weights = mx.where(seen, exp(mx.minimum(on_own - most, 0)), 0)
+    out = _rows_first(shared_weights @ shared_values, rows) + own_weights @ own_values
+    total = _rows_first(shared_weights.sum(axis=-1, keepdims=True), rows)
+    total += own_weights.sum(axis=-1, keepdims=True)
+    return (out / total).reshape(rows, num_heads, width, -1).astype(queries.dtype)
 
 
 def _heads_first(x: mx.array) -> mx.array:
