@@ -5,8 +5,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from delta_pair import DeltaPair, Step, make_module
 
 from engine.build import build_parts
+from engine.cpu.backend import CpuBackend
 from engine.cpu.lanes import Lanes
 from engine.engine import Engine
 from engine.loading import load
@@ -16,6 +18,7 @@ from engine.recurrence.deferred_layer import DeferredLayer
 from engine.recurrence.delta_layer import DeltaLayer
 from engine.recurrence.windows import DividedWindow
 from engine.sampling_params import SamplingParams
+from scheduler.round import Capture
 
 PROMPTS = ["Once upon a time", "The", "He said that the old house by the river " * 5, "Why?", "So"]
 SPECULATION: list[dict[str, Any]] = [
@@ -88,3 +91,85 @@ def test_dividing_the_rows_among_lanes_changes_rounding_only(monkeypatch, opened
         assert np.allclose(other_logprobs, logprobs, atol=2e-3)
         for mine, theirs in zip(other_states, states, strict=True):
             assert mx.allclose(mine, theirs, rtol=1e-2, atol=2e-3)
+
+
+class Walk:
+    """Rounds of any kind over a layer of each kind: prompts, drafts, captures, forks, absences."""
+
+    def __init__(self, seed: int, max_drafts: int, lanes: int) -> None:
+        self.chance = np.random.default_rng(seed)
+        module = make_module(2, 4, 32, 16, mx.float32)
+        self.pair = DeltaPair(module, CpuBackend(), mx.float32, max_drafts, slots=[1, 2, 3, 4, 5])
+        layer = self.pair.layers[1]
+        assert isinstance(layer, DeferredLayer)
+        layer.lanes = Lanes.make(lanes)
+        self.layer = layer
+        self.max_drafts = max_drafts
+        self.captured: set[int] = set()
+
+    def round(self) -> None:
+        """Some of the sequences run, some of their drafts are accepted."""
+        pick = self.chance.permutation(5)[: self.chance.integers(1, 6)].tolist()
+        is_prompt = self.chance.uniform() < 0.15
+        steps = [self._step(number, is_prompt) for number in pick]
+        ended = [n for n, at in enumerate(self.pair.sequences) if not at.position and n not in pick]
+        goes_on = self.pair.sequences[ended[0]] if ended and not steps[0].captures else None
+        if goes_on is not None:  # in a slot that somebody has left, from where another one stands
+            end = self.pair.sequences[pick[0]].position + steps[0].certain
+            steps[0].captures = [Capture(end, goes_on.slot)]
+        for portable, ours in self.pair.run(steps):
+            assert np.allclose(ours, portable, rtol=1e-3, atol=1e-4)
+        if goes_on is not None:
+            goes_on.position, goes_on.fold = end, 0
+        for step in steps:
+            self.pair.accept(step.number, int(self.chance.integers(0, step.drafts + 1)))
+
+    def _step(self, number: int, is_prompt: bool) -> Step:
+        at = self.pair.sequences[number]
+        certain = int(self.chance.integers(17, 40) if is_prompt else self.chance.integers(1, 4))
+        drafts = 0 if is_prompt else int(self.chance.integers(0, self.max_drafts + 1))
+        captures = []
+        if self.chance.uniform() < 0.3:  # number 6 + n belongs to sequence n
+            low = at.position - at.fold
+            captures = [
+                Capture(int(self.chance.integers(low, at.position + certain + 1)), 6 + number)
+            ]
+            self.captured.add(6 + number)
+        return Step(number, certain, drafts, captures)
+
+    def fork(self) -> None:
+        """One sequence goes on from another's slot, or ends and begins again."""
+        source, target = self.chance.permutation(5)[:2].tolist()
+        ours, theirs = self.pair.sequences[target], self.pair.sequences[source]
+        if self.chance.uniform() < 0.3:
+            ours.position = ours.fold = 0
+            return
+        self.pair.copy(theirs.slot, ours.slot)
+        ours.position, ours.fold = theirs.position, theirs.fold
+
+    def verify(self) -> None:
+        """Slots hold the same: states, and the convolution's inputs before them."""
+        begun = [at.slot for at in self.pair.sequences if at.position]
+        for slot in [*begun, *self.captured]:
+            portable, ours = self.pair.states([slot])
+            assert np.allclose(ours, portable, rtol=1e-3, atol=1e-4), slot
+            portable, ours = self.pair.histories(slot)
+            assert np.array_equal(ours, portable), slot
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("max_drafts", [0, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_walk_leaves_what_the_loop_leaves(monkeypatch, seed, max_drafts, lanes) -> None:
+    monkeypatch.setattr(deferred_layer, "LANE_VALUES", 1)
+    walk = Walk(seed, max_drafts, lanes)
+    longest = 0
+    for number in range(60):
+        walk.round()
+        longest = max([longest, *(group.records.count for group in walk.layer.groups)])
+        if number % 5 == 4:
+            walk.fork()
+        if number % 12 == 11:
+            walk.verify()
+    walk.verify()
+    assert longest > 4  # records of several rounds came together

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from delta_pair import DeltaPair, Step, make_module
 
+from engine.cuda.backend import CudaBackend
 from scheduler.round import Capture
 
 pytestmark = pytest.mark.gpu
@@ -29,7 +30,7 @@ def check(pair: DeltaPair, outs, slots, limit: float) -> float:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rounds_of_prompts_drafts_folds_and_captures_agree_in_float32(shape) -> None:
-    pair = DeltaPair(make_module(*shape, mx.float32), mx.float32, 4, slots=[5, 2, 9])
+    pair = DeltaPair(make_module(*shape, mx.float32), CudaBackend(), mx.float32, 4, slots=[5, 2, 9])
     worst = check(pair, pair.run([Step(0, 40), Step(1, 17)]), [5, 2], 2e-5)
     for round_ in range(8):
         steps = [Step(0, 1, drafts=round_ % 5), Step(1, 1, drafts=3), Step(2, 2, drafts=round_ % 3)]
@@ -41,7 +42,9 @@ def test_rounds_of_prompts_drafts_folds_and_captures_agree_in_float32(shape) -> 
 
 
 def test_captures_within_folds_windows_and_prompts_agree() -> None:
-    pair = DeltaPair(make_module(2, 4, 64, 64, mx.float32), mx.float32, 4, slots=[1, 2])
+    pair = DeltaPair(
+        make_module(2, 4, 64, 64, mx.float32), CudaBackend(), mx.float32, 4, slots=[1, 2]
+    )
     captures = [Capture(16, 7), Capture(32, 8)]
     outs = pair.run([Step(0, 35, captures=captures), Step(1, 12, captures=[Capture(2, 9)])])
     check(pair, outs, [1, 2, 7, 8, 9], 2e-5)
@@ -55,8 +58,8 @@ def test_captures_within_folds_windows_and_prompts_agree() -> None:
 
 def test_what_is_accepted_is_bitwise_what_plain_decoding_computes() -> None:
     module = make_module(2, 4, 128, 128, mx.bfloat16)
-    drafting = DeltaPair(module, mx.bfloat16, 4, slots=[1])
-    plain = DeltaPair(module, mx.bfloat16, 4, slots=[3])
+    drafting = DeltaPair(module, CudaBackend(), mx.bfloat16, 4, slots=[1])
+    plain = DeltaPair(module, CudaBackend(), mx.bfloat16, 4, slots=[3])
     projected = module.project(drafting.inputs(drafting.view([Step(0, 36)])))
 
     def part(begin: int, end: int) -> list[mx.array]:
@@ -81,13 +84,13 @@ def test_what_is_accepted_is_bitwise_what_plain_decoding_computes() -> None:
 
 def test_rows_come_out_bitwise_whatever_the_batch_and_the_chunks() -> None:
     module = make_module(2, 4, 128, 128, mx.bfloat16)
-    together = DeltaPair(module, mx.bfloat16, 0, slots=[1, 2, 3])
+    together = DeltaPair(module, CudaBackend(), mx.bfloat16, 0, slots=[1, 2, 3])
     steps = [Step(0, 45), Step(1, 29), Step(2, 45)]
     view = together.view(steps)
     projected = module.project(together.inputs(view))
     out = together.run_kernels(view, projected)
     for chunk in (1, 9, 16):
-        alone = DeltaPair(module, mx.bfloat16, 0, slots=[4, 5, 6])
+        alone = DeltaPair(module, CudaBackend(), mx.bfloat16, 0, slots=[4, 5, 6])
         for number, step in enumerate(steps):
             for begin in range(0, step.certain, chunk):
                 end = min(step.certain, begin + chunk)
@@ -115,8 +118,8 @@ def test_bfloat16_stays_as_close_to_float32_as_the_operations_do() -> None:
         getattr(exact, name).weight = getattr(coarse, name).weight.astype(mx.float32)
     exact.dt_bias = coarse.dt_bias.astype(mx.float32)
     exact.A_log = coarse.A_log.astype(mx.float32)
-    reference = DeltaPair(exact, mx.float32, 0, slots=[1])
-    pair = DeltaPair(coarse, mx.bfloat16, 0, slots=[1])
+    reference = DeltaPair(exact, CudaBackend(), mx.float32, 0, slots=[1])
+    pair = DeltaPair(coarse, CudaBackend(), mx.bfloat16, 0, slots=[1])
     view = pair.view([Step(0, 64)])
     x = pair.inputs(view)
     true = np.array(reference.run_one(reference.layers[0], view, x.astype(mx.float32)))
@@ -129,7 +132,9 @@ def test_bfloat16_stays_as_close_to_float32_as_the_operations_do() -> None:
 
 
 def test_a_copied_slot_goes_on_like_its_source() -> None:
-    pair = DeltaPair(make_module(2, 4, 64, 64, mx.float32), mx.float32, 4, slots=[1, 6])
+    pair = DeltaPair(
+        make_module(2, 4, 64, 64, mx.float32), CudaBackend(), mx.float32, 4, slots=[1, 6]
+    )
     pair.run([Step(0, 20)])
     pair.run([Step(0, 1, drafts=3)])
     pair.accept(0, 2)
@@ -143,8 +148,8 @@ def test_a_copied_slot_goes_on_like_its_source() -> None:
 
 def test_states_written_by_one_launch_are_read_by_the_next_without_waiting() -> None:
     module = make_module(2, 4, 64, 64, mx.float32)
-    waiting = DeltaPair(module, mx.float32, 0, slots=[1])
-    launched = DeltaPair(module, mx.float32, 0, slots=[1])
+    waiting = DeltaPair(module, CudaBackend(), mx.float32, 0, slots=[1])
+    launched = DeltaPair(module, CudaBackend(), mx.float32, 0, slots=[1])
     views, inputs = [], []
     for position in range(60):
         waiting.sequences[0].position = position

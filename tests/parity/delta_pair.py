@@ -1,4 +1,4 @@
-"""One GatedDeltaNet over two layers, the portable one and the kernels', stepped side by side."""
+"""One GatedDeltaNet over two layers, the portable one and a backend's, stepped side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,6 @@ from mlx_lm.models.qwen3_5 import GatedDeltaNet, TextModelArgs
 
 from engine.backend import Backend
 from engine.batch import Batch, Window
-from engine.cuda.backend import CudaBackend
 from engine.layers import Layer
 from engine.recurrence.forms import LOOP
 from engine.store import bind_to_slots
@@ -67,10 +66,15 @@ def make_module(
 
 
 class DeltaPair:
-    """Sequences over both layers; ``layers[0]`` is portable, ``layers[1]`` by kernels."""
+    """Sequences over both layers; ``layers[0]`` is portable, ``layers[1]`` the backend's."""
 
     def __init__(
-        self, module: GatedDeltaNet, dtype: mx.Dtype, max_drafts: int, slots: Sequence[int]
+        self,
+        module: GatedDeltaNet,
+        backend: Backend,
+        dtype: mx.Dtype,
+        max_drafts: int,
+        slots: Sequence[int],
     ) -> None:
         self.module = module
         self.dtype = dtype
@@ -78,7 +82,7 @@ class DeltaPair:
         num_slots = 12
         self.layers = [
             backend.delta_layer(module, num_slots, max_drafts, dtype, LOOP)
-            for backend in (Backend(), CudaBackend())
+            for backend in (Backend(), backend)
         ]
         for layer in self.layers:  # full of what shows if it is read before it is written
             for name, pool in layer.slots.pools.items():
@@ -142,8 +146,14 @@ class DeltaPair:
         self.sequences[number].position += count
         self.sequences[number].fold = count
 
+    def copy(self, source: int, target: int) -> None:
+        """Copy a slot in both layers."""
+        for layer in self.layers:
+            mx.eval(layer.copy_slot(source, target))
+
     def states(self, slots: Sequence[int]) -> list[np.ndarray]:
         """The states in ``slots``, (slots, heads, DV, DK), of both layers."""
+        mx.eval([layer.arrays for layer in self.layers])  # settles what is newer elsewhere
         return [np.array(layer.slots.pools["state"])[list(slots)] for layer in self.layers]
 
     def histories(self, slot: int) -> list[np.ndarray]:
@@ -151,7 +161,10 @@ class DeltaPair:
         portable, ours = (
             np.array(layer.slots.pools["history"].astype(mx.float32))[slot] for layer in self.layers
         )
-        shape = self.layers[1].shape
+        shape = getattr(self.layers[1], "shape", None)
+        if shape is None:  # laid out alike
+            taps = self.layers[1].taps
+            return [portable[:taps], ours[:taps]]
         repeats, keys = shape.num_value_heads // shape.num_key_heads, shape.key_dim
         taps = shape.taps - 1
         ours = ours[:, :taps]
