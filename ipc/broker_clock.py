@@ -15,6 +15,9 @@ class BrokerClock:
         """Do what is due: silent peers, deadlines, stalls, the end of waiting and draining."""
         core = self._core
         self._forgive_pause(now)
+        if core.uncounted:
+            core.observer.emitted(core.uncounted)
+            core.uncounted = 0
         sends: list[Send] = []
         for worker in list(core.workers.values()):
             if now - worker.heard > core.config.worker_silence:

@@ -54,6 +54,7 @@ class BrokerCore:
         self.admission = Admission(config.limits)
         self.router = PrefixRouter()
         self.draining_until: float | None = None
+        self.uncounted = 0  # tokens that passed by since the observer was told
         self._runs = 0
 
     # Where requests go
@@ -264,10 +265,14 @@ class BrokerCore:
         elif job.stalled_since is None:
             job.stalled_since = now
 
-    def count_tokens(self, job: Job, tokens: int, now: float) -> None:
-        """A chunk passed by that brings a job to ``tokens`` tokens in all."""
-        job.tokens = tokens
+    def count_tokens(self, job: Job, position: int, num_tokens: int, now: float) -> None:
+        """A chunk passed by, with ``num_tokens`` of a job's tokens from ``position`` on."""
+        job.tokens = position + num_tokens
         self._note_credit(job, now)
+        self.uncounted += num_tokens
+        if job.first_token is None and num_tokens:
+            job.first_token = now
+            self.observer.began(job, now)
 
     def adopt(self, job: Job, worker: WorkerRecord, run: RunState, now: float) -> list[Send]:
         """A worker has a run of this job from an earlier broker: let it go on from there."""

@@ -148,8 +148,11 @@ class BrokerObserver(Protocol):
     def dispatched(self, job: Job, held_prefix: bool, waited: float) -> None:
         """A request went to a worker."""
 
-    def emitted(self, job: Job, num_tokens: int, now: float) -> None:
-        """Tokens of a request passed by."""
+    def began(self, job: Job, now: float) -> None:
+        """The first token of a request passed by."""
+
+    def emitted(self, num_tokens: int) -> None:
+        """So many tokens passed by since the last time. Not told of each: that would delay them."""
 
     def ended(self, job: Job, reason: str, now: float) -> None:
         """A request ended: a finish reason, or an error code."""
@@ -170,7 +173,10 @@ class SilentObserver:
     def dispatched(self, job: Job, held_prefix: bool, waited: float) -> None:
         """Say nothing."""
 
-    def emitted(self, job: Job, num_tokens: int, now: float) -> None:
+    def began(self, job: Job, now: float) -> None:
+        """Say nothing."""
+
+    def emitted(self, num_tokens: int) -> None:
         """Say nothing."""
 
     def ended(self, job: Job, reason: str, now: float) -> None:

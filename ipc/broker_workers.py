@@ -1,7 +1,5 @@
 """The broker's desk for workers: their messages become events of the core."""
 
-from collections.abc import Sequence
-
 from .broker_core import BrokerCore
 from .broker_records import Job, Orphan, Send, WorkerRecord
 from .codec import CodecError, decode, encode
@@ -29,8 +27,8 @@ class WorkerDesk:
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
 
-    def receive(self, peer: bytes, frames: Sequence[bytes], now: float) -> list[Send]:
-        """Handle one message."""
+    def receive(self, peer: bytes, frames: list[bytes], now: float) -> list[Send]:
+        """Handle one message. Its frames are kept, as they are, if they go on to a client."""
         core = self._core
         worker = core.worker_of.get(peer)
         try:
@@ -47,7 +45,7 @@ class WorkerDesk:
         if worker is None:
             return [_to(peer, Error("hello_required", "this worker is not known", True))]
         worker.heard = now
-        return self._known(worker, peer, message, list(frames), now)
+        return self._known(worker, peer, message, frames, now)
 
     def unreachable(self, peer: bytes) -> None:
         """A message could not be sent: the connection is cut. The worker may come back."""
@@ -124,7 +122,7 @@ class WorkerDesk:
         self, worker: WorkerRecord, peer: bytes, message: Message, frames: list[bytes], now: float
     ) -> list[Send]:
         core = self._core
-        if isinstance(message, Chunk | Done | Error):
+        if isinstance(message, (Chunk, Done, Error)):
             return self._about_run(worker, message, frames, now)
         if isinstance(message, Ping):
             return [_to(peer, Pong(message.nonce))]
@@ -184,12 +182,10 @@ class WorkerDesk:
 
     def _chunk(self, job: Job, chunk: Chunk, frames: list[bytes], now: float) -> list[Send]:
         core = self._core
-        num_tokens = len(chunk.ids) // ID_BYTES
         job.outbox.push(frames)
         if job.submit.resume:
             job.emitted.append(chunk.ids)
-        core.observer.emitted(job, num_tokens, now)
-        core.count_tokens(job, chunk.position + num_tokens, now)
+        core.count_tokens(job, chunk.position, len(chunk.ids) // ID_BYTES, now)
         return core.flush(job)
 
 

@@ -158,11 +158,11 @@ class ClientCore:
         elif isinstance(message, Stats):
             self._asked_stats = max(self._asked_stats - 1, 0)
             self._stats.append(message)
-        elif isinstance(message, Accepted | Chunk | Done | Error):
+        elif isinstance(message, (Accepted, Chunk, Done, Error)):
             request = self._requests.get(message.id or "")
             if request is not None:
                 self._stream(request, message, now)
-            elif isinstance(message, Done | Error) and message.seq is not None:
+            elif isinstance(message, (Done, Error)) and message.seq is not None:
                 self._send(Ack(message.id or ""))  # it ended here already
             elif isinstance(message, Chunk):
                 self._send(Cancel(message.id))  # given up here; the first cancel was lost

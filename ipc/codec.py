@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgpack
 
 from . import limits, messages
+from .chunk_codec import read_chunk, write_chunk
 from .messages import Message
 from .schema import (
     Check,
@@ -195,6 +196,15 @@ def _refuse_extension(code: int, data: bytes) -> Any:
 
 def encode(message: Message) -> list[bytes]:
     """Return the frames of ``message``. Fields that have their default value are left out."""
+    if type(message) is messages.Chunk:
+        quickly = write_chunk(message)
+        if quickly is not None:
+            return quickly
+    return encode_generally(message)
+
+
+def encode_generally(message: Message) -> list[bytes]:
+    """Do what ``encode`` does, by the form of any message."""
     kind = _TYPE_OF[type(message)]
     form = _FORMS[kind]
     header = {"v": limits.PROTOCOL_VERSION, "type": kind, **_plain(message, form.attachments)}
@@ -235,6 +245,17 @@ def decode(frames: Sequence[bytes], accept: Sequence[type[Any]]) -> Message:
     if not 1 <= len(frames) <= limits.MAX_FRAMES:
         raise CodecError(f"a message has 1 to {limits.MAX_FRAMES} frames, not {len(frames)}")
     header = _unpack(frames[0])
+    if header.get("type") == "chunk" and messages.Chunk in accept:
+        chunk = read_chunk(header, frames)
+        if chunk is not None:
+            return chunk
+    return decode_generally(header, frames, accept)
+
+
+def decode_generally(
+    header: dict[str, Any], frames: Sequence[bytes], accept: Sequence[type[Any]]
+) -> Message:
+    """Do what ``decode`` does with an unpacked header, by the form of any message."""
     try:
         return _read(header, frames, accept)
     except ValueError as error:

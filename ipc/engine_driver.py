@@ -163,9 +163,10 @@ class EngineDriver:
                 progress.samples_left -= 1
                 if progress.samples_left == 0:
                     del self._runs[delta.request_id]
-        for run in {delta.request_id for delta in deltas}:
-            if run in self._runs:
-                self._pause_if_spent(run, self._runs[run])
+        for delta in deltas:
+            progress = self._runs.get(delta.request_id)
+            if progress is not None:
+                self._pause_if_spent(delta.request_id, progress)
         return [Stepped(deltas)]
 
     def _pause_if_spent(self, run: str, progress: _Progress) -> None:

@@ -118,12 +118,13 @@ class BrokerMetrics:
         self._dispatched.labels("held" if held_prefix else "new").inc()
         self._queue_time.observe(waited)
 
-    def emitted(self, job: Job, num_tokens: int, now: float) -> None:
+    def began(self, job: Job, now: float) -> None:
+        """Count how long its first token took."""
+        self._first_token.observe(now - job.arrived)
+
+    def emitted(self, num_tokens: int) -> None:
         """Count tokens."""
         self._tokens.inc(num_tokens)
-        if job.first_token is None and num_tokens:
-            job.first_token = now
-            self._first_token.observe(now - job.arrived)
 
     def ended(self, job: Job, reason: str, now: float) -> None:
         """Count an end."""

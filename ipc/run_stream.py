@@ -1,6 +1,6 @@
 """One run's answer on its way to the broker: deltas are joined into chunks, chunks are kept."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .codec import encode
@@ -18,8 +18,8 @@ _MAX_TEXT = 1 << 17  # characters in a chunk
 class _Gain:
     """What one sample gained since the last chunk."""
 
-    text: list[str] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
+    text: list[str]
+    ids: list[int]
     logprobs: list[Any] | None = None
     reason: str | None = None
     usage: dict[str, int] | None = None
@@ -67,9 +67,12 @@ class RunStream:
             self._make_chunk()
         self._weight += weight
         self._text += len(delta.text)
-        gain = self._gains.setdefault(delta.index, _Gain())
-        gain.text.append(delta.text)
-        gain.ids += delta.token_ids
+        gain = self._gains.get(delta.index)
+        if gain is None:
+            gain = self._gains[delta.index] = _Gain([delta.text], list(delta.token_ids))
+        else:
+            gain.text.append(delta.text)
+            gain.ids += delta.token_ids
         if logprobs is not None:
             gain.logprobs = gain.logprobs or []
             gain.logprobs += [(entry.token_id, entry.logprob, entry.top) for entry in logprobs]
@@ -113,20 +116,22 @@ class RunStream:
     def _make_chunk(self) -> None:
         if not self._gains:
             return
-        pieces = tuple(
-            Piece(
-                index=index,
-                count=len(gain.ids),
-                text="".join(gain.text),
-                logprobs=None if gain.logprobs is None else tuple(gain.logprobs),
-                reason=gain.reason,
-                usage=gain.usage,
+        pieces = []
+        ids: list[int] = []
+        for index, gain in sorted(self._gains.items()):
+            logprobs = None if gain.logprobs is None else tuple(gain.logprobs)
+            text = "".join(gain.text)
+            pieces.append(Piece(index, len(gain.ids), text, logprobs, gain.reason, gain.usage))
+            ids += gain.ids
+        self.outbox.push(
+            encode(
+                Chunk(
+                    *(self.id, self.outbox.end, self._position, tuple(pieces)),
+                    run=self.run,
+                    ids=pack_ids(ids),
+                )
             )
-            for index, gain in sorted(self._gains.items())
         )
-        ids = [token for _, gain in sorted(self._gains.items()) for token in gain.ids]
-        chunk = Chunk(self.id, self.outbox.end, self._position, pieces, self.run, pack_ids(ids))
-        self.outbox.push(encode(chunk))
         self._position += len(ids)
         self._gains.clear()
         self._weight = self._text = 0

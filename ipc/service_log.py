@@ -71,10 +71,15 @@ class LoggingObserver:
         fields = {**_identity(job), "run": job.run, "worker": worker, "waited": round(waited, 6)}
         logger.debug("dispatched", extra={"fields": fields})
 
-    def emitted(self, job: Job, num_tokens: int, now: float) -> None:
+    def began(self, job: Job, now: float) -> None:
         """Pass it on."""
         for other in self._others:
-            other.emitted(job, num_tokens, now)
+            other.began(job, now)
+
+    def emitted(self, num_tokens: int) -> None:
+        """Pass it on."""
+        for other in self._others:
+            other.emitted(num_tokens)
 
     def ended(self, job: Job, reason: str, now: float) -> None:
         """Log one line a request."""

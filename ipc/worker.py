@@ -24,9 +24,10 @@ from .worker_core import WorkerCore
 
 logger = logging.getLogger("octavo.worker")
 
-_MAX_COMMANDS = 1024
+_MAX_COMMANDS = 1024  # each queue has one thread that puts, which looks before it does
 _MAX_EVENTS = 256
 _IDLE = 0.05  # seconds between two looks when there is nothing to do
+_FULL = 0.001  # seconds between two looks when the queue of events is full
 
 
 class EngineThread:
@@ -40,8 +41,8 @@ class EngineThread:
         figures_every: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.commands: queue.Queue[Command] = queue.Queue(_MAX_COMMANDS)
-        self.events: queue.Queue[Event] = queue.Queue(_MAX_EVENTS)
+        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.beat = clock()  # when the thread last went round
         self.loaded = False
         self._load = load
@@ -96,13 +97,11 @@ class EngineThread:
                 self._put(event)
 
     def _put(self, event: Event) -> None:
-        while not self._stopping.is_set():
-            try:
-                self.events.put(event, timeout=_IDLE)
-                break
-            except queue.Full:
-                self._notify()
-                self.beat = self._clock()
+        while self.events.qsize() >= _MAX_EVENTS and not self._stopping.is_set():
+            self._notify()
+            time.sleep(_FULL)
+            self.beat = self._clock()
+        self.events.put(event)
         if self.events.qsize() == 1:  # behind others it is taken with them
             self._notify()
 
@@ -172,9 +171,11 @@ class Worker:
         with suppress(BlockingIOError):
             self._wake_reader.recv(4096)
         now = self.beat = self._clock()
+        if not self.engine.events.empty():  # tokens wait for nothing else
+            self._take_events(now)
+            self._send(socket)
         while (frames := receive(socket, MAX_FRAMES)) is not None:
             self.core.broker_frames(frames, now)
-        self._take_events(now)
         if self._drain_wanted:
             self.core.drain(now)
         if self._orphaned():
@@ -213,7 +214,7 @@ class Worker:
     def _give_commands(self) -> None:
         room = _MAX_COMMANDS - self.engine.commands.qsize()  # only this thread puts
         for command in self.core.take_commands(room):
-            self.engine.commands.put_nowait(command)
+            self.engine.commands.put(command)
 
     def _send(self, socket: "zmq.Socket[bytes]") -> None:
         """Send as far as the queue takes it. While it is full, later rounds are merged."""
