@@ -17,6 +17,7 @@ class Backend:
 
     name = "portable"
     reads_groups_once = True  # its attention heeds a round's groups
+    attends_in_tiles = False  # attention of wide windows may round otherwise than MLX's own
 
     def attention_layer(
         self,
@@ -36,6 +37,7 @@ class Backend:
             window_size=window_size,
             gathers=gathers,
             rotary_shift=rotary_shift,
+            tiles=self.attends_in_tiles,
         )
 
     def bind_products(self, model: Any) -> int:

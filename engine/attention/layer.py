@@ -9,7 +9,10 @@ from .paged import PagedCache
 
 
 class AttentionLayer(Layer):
-    """K/V in pages. ``window_size`` limits how far back a query sees, in positions."""
+    """K/V in pages. ``window_size`` limits how far back a query sees, in positions.
+
+    ``tiles``: wide windows may attend in tiles, where that is faster; rounding is another then.
+    """
 
     def __init__(
         self,
@@ -20,11 +23,13 @@ class AttentionLayer(Layer):
         window_size: int | None = None,
         gathers: bool = False,
         rotary_shift: int = 0,
+        tiles: bool = False,
     ) -> None:
         self.pages = Pages(shape, num_blocks, block_size)
         self.window_size = window_size
         self.gathers = gathers
         self.rotary_shift = rotary_shift
+        self.tiles = tiles
         how = "gathered whole" if gathers else "gathered by span"
         self.kind = f"paged attention, {how}"
         if window_size is not None:
@@ -37,6 +42,7 @@ class AttentionLayer(Layer):
             window_size=self.window_size,
             gathers=self.gathers,
             rotary_shift=self.rotary_shift,
+            tiles=self.tiles,
         )
 
     def pending(self, cache: PagedCache) -> list[mx.array]:

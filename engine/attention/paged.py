@@ -17,6 +17,7 @@ from mlx_lm.models import base
 from ..pages import Pages
 from ..spans import GroupSpan, Span
 from .index import BatchIndex
+from .tiles import attend_in_tiles, pays
 from .two_parts import attend_two_parts
 
 SDPA = "scaled_dot_product_attention"
@@ -46,12 +47,14 @@ class PagedCache:
         window_size: int | None = None,
         gathers: bool = False,
         rotary_shift: int = 0,
+        tiles: bool = False,
     ) -> None:
         self.pages = pages
         self.index = index
         self.window_size = window_size
         self.gathers = gathers
         self.rotary_shift = rotary_shift
+        self.tiles = tiles
         self.offset = index.offset(rotary_shift)
 
     def make_mask(
@@ -79,18 +82,22 @@ class PagedCache:
             if isinstance(part, GroupSpan):
                 outputs += self._attend_group(part, queries, scale)
                 continue
-            keys, values = self.pages.gather(self.numbers(part))
-            outputs.append(
-                mx.fast.scaled_dot_product_attention(
-                    queries[part.first : part.last],
-                    keys,
-                    values,
-                    scale=scale,
-                    mask=self.index.mask(part, self.window_size, self.rotary_shift),
-                    sinks=sinks,
-                )
-            )
+            outputs.append(self._attend_span(part, queries, scale, sinks))
         return outputs[0] if len(outputs) == 1 else mx.concatenate(outputs, axis=0)
+
+    def _attend_span(
+        self, span: Span, queries: mx.array, scale: float, sinks: mx.array | None
+    ) -> mx.array:
+        """Attention of a span's rows, each over all its own pages."""
+        queries = queries[span.first : span.last]
+        keys, values = self.pages.gather(self.numbers(span))
+        mask = self.index.mask(span, self.window_size, self.rotary_shift)
+        if self.tiles and sinks is None and pays(queries, keys):
+            num_seen = int(self.index.batch.starts[span.first : span.last].max()) + 1
+            return attend_in_tiles(queries, keys, values, scale=scale, mask=mask, num_seen=num_seen)
+        return mx.fast.scaled_dot_product_attention(
+            queries, keys, values, scale=scale, mask=mask, sinks=sinks
+        )
 
     def _attend_group(self, group: GroupSpan, queries: mx.array, scale: float) -> list[mx.array]:
         """Attention of a group's rows, in order: what they share is gathered once."""

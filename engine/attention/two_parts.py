@@ -29,13 +29,13 @@ def attend_two_parts(
     on_shared = _heads_first(scaled) @ shared_keys.swapaxes(-1, -2)
     on_own = scaled @ own_keys.swapaxes(-1, -2)
     seen = mx.broadcast_to(mask, (rows, num_heads, *mask.shape[2:])).reshape(on_own.shape)
+    on_own = mx.where(seen, on_own, -mx.inf)
     most = mx.maximum(
         _rows_first(on_shared.max(axis=-1, keepdims=True), rows),
-        mx.where(seen, on_own, -mx.inf).max(axis=-1, keepdims=True),
+        on_own.max(axis=-1, keepdims=True),
     )
     shared_weights = exp(on_shared - _heads_first(most))
-    # a weight above 1, of what is not to be seen, is thrown away
-    own_weights = mx.where(seen, exp(mx.minimum(on_own - most, 0)), 0)
+    own_weights = exp(on_own - most)
     out = _rows_first(shared_weights @ shared_values, rows) + own_weights @ own_values
     total = _rows_first(shared_weights.sum(axis=-1, keepdims=True), rows)
     total += own_weights.sum(axis=-1, keepdims=True)

@@ -9,7 +9,7 @@ from ..layers import Layer
 from ..recurrence.deferred_layer import DeferredLayer, deferred_layout
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
-from . import products
+from . import feed_forward, products
 from .lanes import Lanes
 
 
@@ -17,10 +17,12 @@ class CpuBackend(Backend):
     """Gated-delta layers defer the writing of states; products of few rows take OpenBLAS's way."""
 
     name = "cpu"
+    attends_in_tiles = True
 
     def bind_products(self, model: Any) -> int:
         if not products.pays_here():
             return 0
+        feed_forward.quicken(model)
         return products.quicken(model, products.lanes_here())
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
