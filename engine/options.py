@@ -65,7 +65,9 @@ class EngineOptions:
         if self.dtype not in (None, "float32", "bfloat16", "float16"):
             raise ValueError(f"dtype must be float32, bfloat16 or float16, not {self.dtype!r}")
         if self.backend not in ("auto", "portable", "cpu", "cuda"):
-            raise ValueError(f"backend must be 'auto', 'portable', 'cpu' or 'cuda', not {self.backend!r}")
+            raise ValueError(
+                f"backend must be 'auto', 'portable', 'cpu' or 'cuda', not {self.backend!r}"
+            )
         depth = self.speculate
         is_depth = isinstance(depth, int) and not isinstance(depth, bool)
         if depth not in ("auto", "off") and not (is_depth and 1 <= int(depth) <= MAX_DEPTH):

@@ -10,6 +10,7 @@ product: W is copied to be read once. Three ways around it (docs/blas.md has fig
 - Lanes: one call is one thread then, so the tiles are divided among CPU streams.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -50,13 +51,26 @@ class SkinnyWeight:
         elif tile == outputs:
             product = flat @ self.weight.T
         else:
-            product = self._tiled(flat, self._layout(tile))
+            product = self.join([part for _, part in self._tiled(flat, tile)])
         return product.reshape(*x.shape[:-1], outputs)
 
-    def _tiled(self, x: mx.array, layout: Layout) -> mx.array:
-        parts = [mx.matmul(x, tiles, stream=stream) for stream, tiles in layout]
-        product = parts[0] if len(parts) == 1 else mx.concatenate(parts)
-        return product.swapaxes(0, 1).reshape(x.shape[0], -1)
+    def parts(self, x: mx.array) -> list[tuple[mx.Stream, mx.array]]:
+        """The product of x (rows, inputs), in parts that are still on their lanes, for ``join``.
+
+        Two weights of one shape are divided alike. Empty where the product is not divided.
+        """
+        outputs, rows = self.weight.shape[0], x.shape[0]
+        tile = self._tile_for(rows) if rows <= MOST_ROWS else 0
+        return self._tiled(x, tile) if tile not in (0, outputs) else []
+
+    def join(self, parts: Sequence[mx.array]) -> mx.array:
+        """Put parts (tiles, rows, tile) together: (rows, outputs)."""
+        joined = parts[0] if len(parts) == 1 else mx.concatenate(list(parts))
+        return joined.swapaxes(0, 1).reshape(joined.shape[1], -1)
+
+    def _tiled(self, x: mx.array, tile: int) -> list[tuple[mx.Stream, mx.array]]:
+        layout = self._layout(tile)
+        return [(stream, mx.matmul(x, tiles, stream=stream)) for stream, tiles in layout]
 
     def _tile_for(self, rows: int) -> int:
         if self.lanes is None or rows > MOST_TILED_ROWS:

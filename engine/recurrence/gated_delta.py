@@ -52,7 +52,7 @@ class GatedDelta(nn.Module):
         """Everything between the projections; (rows, width, value heads * value dim)."""
         rows, width, _ = qkv.shape
         conv_input = mx.concatenate([cache.history, qkv], axis=1)
-        mixed = nn.silu(cache.convolve(self, conv_input))
+        mixed = cache.mix(self, conv_input)
         q, k, v = mx.split(mixed, [self.key_dim, 2 * self.key_dim], axis=-1)
         q = q.reshape(rows, width, self.num_k_heads, self.head_k_dim)
         k = k.reshape(rows, width, self.num_k_heads, self.head_k_dim)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
+from mlx import nn
 
 
 class DeltaWindow(ABC):
@@ -18,9 +19,9 @@ class DeltaWindow(ABC):
     def make_mask(self, _length: int) -> None:  # noqa: B027  # there is never one
         """Padding is dealt with inside."""
 
-    def convolve(self, module: Any, inputs: mx.array) -> mx.array:
-        """The depthwise convolution of ``module`` over (rows, taps + width, channels)."""
-        mixed: mx.array = module.conv1d(inputs)
+    def mix(self, module: Any, inputs: mx.array) -> mx.array:
+        """SiLU of the module's depthwise convolution over (rows, taps + width, channels)."""
+        mixed: mx.array = nn.silu(module.conv1d(inputs))
         return mixed
 
     @abstractmethod

@@ -1,0 +1,46 @@
+"""Feed-forward layers whose channels are divided among the lanes, activation and all."""
+
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models import llama, qwen2, qwen3, qwen3_next
+
+from .activation import silu
+from .products import SkinnyLinear
+
+
+class FeedForward(nn.Module):
+    """down(silu(gate(x)) * up(x)); parameters are those of mlx-lm's module."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Return the layer's output, shaped like ``x``."""
+        gate, up = self.gate_proj, self.up_proj
+        rows = x.size // x.shape[-1]
+        if isinstance(gate, SkinnyLinear) and isinstance(up, SkinnyLinear):
+            flat = x.reshape(rows, x.shape[-1])
+            gates, ups = gate.skinny.parts(flat), up.skinny.parts(flat)
+            if len(gates) > 1 and "bias" not in gate and "bias" not in up:
+                hidden = []
+                for (stream, one), (_, other) in zip(gates, ups, strict=True):
+                    with mx.stream(stream):
+                        hidden.append(silu(one) * other)
+                joined = gate.skinny.join(hidden).reshape(*x.shape[:-1], -1)
+                down: mx.array = self.down_proj(joined)
+                return down
+        out: mx.array = self.down_proj(silu(gate(x)) * up(x))
+        return out
+
+
+FAMILIES = (llama.MLP, qwen2.MLP, qwen3.MLP, qwen3_next.Qwen3NextMLP)  # all compute just this
+QUICK: dict[type[Any], type[Any]] = {
+    family: type(f"Quick{family.__name__}", (FeedForward, family), {}) for family in FAMILIES
+}
+
+
+def quicken(model: Any) -> int:
+    """Give the feed-forward layers of ``model`` the quicker class; return how many."""
+    found = [module for module in model.modules() if type(module) in QUICK]
+    for module in found:
+        module.__class__ = QUICK[type(module)]
+    return len(found)

@@ -1,0 +1,52 @@
+"""Feed-forward layers divided among lanes say what mlx-lm's say."""
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+
+from engine.cpu import feed_forward, products
+from engine.cpu.activation import FEW, silu
+from engine.cpu.lanes import Lanes
+
+
+def make_layer(family: type[nn.Module]) -> nn.Module:
+    if family.__module__.endswith("llama"):
+        from mlx_lm.models.llama import ModelArgs
+
+        sizes = {"num_hidden_layers": 1, "num_attention_heads": 1, "rms_norm_eps": 1e-6}
+        args = ModelArgs("llama", 1024, intermediate_size=3584, vocab_size=8, **sizes)
+        return family(args)
+    return family(1024, 3584)
+
+
+@pytest.mark.parametrize("lanes", [None, 1, 2, 3])
+@pytest.mark.parametrize("family", feed_forward.FAMILIES, ids=lambda family: family.__module__)
+def test_every_family_says_the_same(family, lanes) -> None:
+    layer = make_layer(family)
+    inputs = [
+        mx.random.normal((rows, width, 1024)) for rows, width in ((1, 1), (8, 1), (3, 5), (8, 9))
+    ]
+    expected = [layer(x) for x in inputs]
+    assert feed_forward.quicken(layer) == 1
+    products.quicken(layer, Lanes.make(lanes) if lanes else None)
+    for x, wanted in zip(inputs, expected, strict=True):
+        assert layer(x).shape == wanted.shape
+        assert mx.allclose(layer(x), wanted, rtol=1e-3, atol=1e-4)
+    parts = layer.gate_proj.skinny.parts(inputs[1][:, 0])
+    assert len(parts) == (lanes or 0)
+
+
+def test_other_modules_and_instances_stay_as_they_are() -> None:
+    family = feed_forward.FAMILIES[-1]
+    one, other = make_layer(family), make_layer(family)
+    feed_forward.quicken(one)
+    assert type(other) is family
+    assert feed_forward.quicken(nn.Linear(8, 8)) == 0
+
+
+@pytest.mark.parametrize("size", [FEW - 1, FEW, 3 * FEW])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_silu_is_mlx_s(size, dtype) -> None:
+    x = mx.concatenate([mx.linspace(-100, 100, size - 2), mx.array([0.0, 1e30])]).astype(dtype)
+    assert silu(x).dtype == dtype
+    assert mx.allclose(silu(x), nn.silu(x), rtol=1e-5, atol=1e-6)
