@@ -2,9 +2,19 @@
 
 With a fake engine that stamps each token with the time it was made: latency is from there to the
 client's hand. Broker and worker are processes of their own, all clients share one more, each with
-its own connection. ``--model demo`` compares a model's throughput with the engine alone instead.
+its own connection.
 
-    python -m benchmarks.wire [--clients 1 16 256] [--seconds 3] [--model NAME]
+"throughput" lets the engine make tokens as fast as they are taken. How old a token is on arrival
+then says nothing of the wire: it is what is on its way, which credit bounds, divided by the
+throughput. "latency" makes a token for every client at a rate far below that, at most 2,000 a
+second in all; all clients' tokens of one round leave together, so that with many clients most of
+a token's age is the others before it.
+
+``--model demo`` compares a model's throughput with the engine alone instead, the same requests in
+interleaved pairs.
+
+    python -m benchmarks.wire [--clients 1 16 256] [--seconds 3]
+    python -m benchmarks.wire --model demo [--pairs 15] [--max-rows 8]
 """
 
 import argparse
@@ -14,11 +24,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import zmq
@@ -31,6 +40,12 @@ from ipc.limits import MAX_FRAMES
 from ipc.messages import Chunk, Submit
 from ipc.served_engine import LoadedEngine
 from ipc.worker import Worker
+
+from .pairs import measure_pairs
+
+MOST_ROUNDS = 50  # a second, of the fake engine: about what a small model makes
+MOST_CHUNKS = 2000  # a second, where latency is measured: far from what can get through
+START_SECONDS = 60.0  # the longest that broker and worker take to start
 
 
 @dataclass
@@ -54,7 +69,7 @@ class StampEngine:
         if self.step_seconds:
             self.due = max(self.due + self.step_seconds, time.monotonic())
             time.sleep(max(self.due - time.monotonic(), 0))
-        stamp = str(time.monotonic_ns())
+        stamp = f"{time.monotonic_ns()} "
         return [FakeDelta(each, 0, stamp, (7,)) for each in self.running if each not in self.paused]
 
     def cancel(self, request_id: str) -> None:
@@ -116,7 +131,7 @@ class Crowd:
             self.poller.register(socket, zmq.POLLIN)
         self.tokens = 0
         self.chunks = 0
-        self.latencies: list[float] = []
+        self.ages: list[float] = []  # of tokens on arrival, in milliseconds
 
     def run(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -139,8 +154,7 @@ class Crowd:
                     piece = event.pieces[0]
                     self.tokens += piece.count
                     self.chunks += 1
-                    if piece.count == 1:
-                        self.latencies.append((arrived - int(piece.text)) / 1e6)
+                    self.ages += [(arrived - int(made)) / 1e6 for made in piece.text.split()]
         self._write(socket, core)
 
     @staticmethod
@@ -163,58 +177,99 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(num_clients: int, step_seconds: float, seconds: float) -> dict[str, Any]:
-    """Let the clients read for a while after a second of warming up."""
+@dataclass
+class Measured:
+    """What a crowd got, and what its broker used for it."""
+
+    crowd: Crowd
+    seconds: float
+    broker_seconds: float
+
+    def throughput(self) -> dict[str, Any]:
+        used = max(self.broker_seconds, 1e-9)
+        return {
+            "tokens_per_second": round(self.crowd.tokens / self.seconds),
+            "chunks_per_second": round(self.crowd.chunks / self.seconds),
+            "tokens_per_broker_core_second": round(self.crowd.tokens / used),
+            "chunks_per_broker_core_second": round(self.crowd.chunks / used),
+            "broker_core_share": round(self.broker_seconds / self.seconds, 3),
+        }
+
+    def latency(self) -> dict[str, Any]:
+        ages = sorted(self.crowd.ages)
+        # the tenth is what a busy machine blurs least
+        shares = {"tenth_ms": 0.1, "median_ms": 0.5, "p99_ms": 0.99}
+        return {name: round(ages[int(len(ages) * share)], 3) for name, share in shares.items()}
+
+
+def measure(num_clients: int, step_seconds: float, seconds: float) -> Measured:
+    """Let the clients read for a while, after a second of warming up."""
     words = ("-m", "benchmarks.wire", "--worker", "ADDRESS", str(step_seconds))
     with service(words) as (address, broker):
         crowd = Crowd(address, num_clients, window=4096)
-        crowd.run(2.0)
+        until = time.monotonic() + START_SECONDS
+        while not crowd.chunks and time.monotonic() < until:
+            crowd.run(0.1)
+        crowd.run(1.0)
         crowd.tokens = crowd.chunks = 0
-        crowd.latencies.clear()
+        crowd.ages.clear()
         used, began = cpu_seconds(broker), time.monotonic()
         crowd.run(seconds)
         took, used = time.monotonic() - began, cpu_seconds(broker) - used
         crowd.close()
-    latencies = sorted(crowd.latencies)
-    return {
-        "tokens_per_second": round(crowd.tokens / took),
-        "tokens_per_broker_core_second": round(crowd.tokens / max(used, 1e-9)),
-        "chunks_per_broker_core_second": round(crowd.chunks / max(used, 1e-9)),
-        "broker_core_share": round(used / took, 3),
-        "tenth_ms": percentile(latencies, 0.1),  # what a busy machine blurs least
-        "median_ms": percentile(latencies, 0.5),
-        "p99_ms": percentile(latencies, 0.99),
+    return Measured(crowd, took, used)
+
+
+def measure_wire(num_clients: int, seconds: float) -> None:
+    """Print what gets through at full speed, then how old tokens are below it."""
+    base = {"benchmark": "wire", "clients": num_clients}
+    full = measure(num_clients, 0.0, seconds)
+    print(json.dumps({**base, "what": "throughput", **full.throughput()}), flush=True)
+    rounds = min(MOST_ROUNDS, MOST_CHUNKS / num_clients)
+    slow = measure(num_clients, 1 / rounds, seconds)
+    figures = {
+        "rounds_per_second": round(rounds, 1),
+        **slow.throughput(),
+        **slow.latency(),
     }
+    print(json.dumps({**base, "what": "latency", **figures}), flush=True)
 
 
-def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """Return one of the values; None if every chunk had several tokens, and so no one age."""
-    return round(ordered[int(len(ordered) * share)], 3) if ordered else None
-
-
-def model_throughput(model: str, num_requests: int, max_tokens: int) -> None:
-    """Print a model's tokens a second with the engine alone and through the service."""
+def measure_model(
+    model: str, *, num_requests: int, max_tokens: int, max_rows: int, num_pairs: int
+) -> None:
+    """Print a model's tokens a second through the service and with the engine alone."""
     from engine import Engine, SamplingParams
 
     prompts = [f"Chapter {number}. It was the" for number in range(num_requests)]
     params = {"max_tokens": max_tokens, "ignore_eos": True, "seed": 1, "temperature": 1.0}
-    engine = Engine.load(model, max_rows=8)
-    list(engine.generate(prompts[:8], SamplingParams(**params)))
-    alone, wired = [], []
+    engine = Engine.load(model, max_rows=max_rows)
     words = ("-m", "ipc.cli.main", "worker", "--connect", "ADDRESS", "--model", model)
-    with service([*words, "--max-rows", "8"]) as (address, _), Client(address) as client:
-        client.gather(prompts[:8], params)
-        for _ in range(3):  # in turn, so that a busy machine is busy for both
-            began = time.monotonic()
-            list(engine.generate(prompts, SamplingParams(**params)))
-            alone.append(num_requests * max_tokens / (time.monotonic() - began))
-            began = time.monotonic()
-            client.gather(prompts, params)
-            wired.append(num_requests * max_tokens / (time.monotonic() - began))
+    words += ("--max-rows", str(max_rows))
+
+    def rate(answer: Callable[[], int]) -> float:
+        began = time.monotonic()
+        num_tokens = answer()
+        assert num_tokens == num_requests * max_tokens, num_tokens
+        return num_tokens / (time.monotonic() - began)
+
+    def alone() -> int:
+        answers = engine.generate(prompts, SamplingParams(**params))
+        return sum(len(answer.token_ids) for answer in answers)
+
+    with service(words) as (address, _), Client(address) as client:
+
+        def wired() -> int:
+            return sum(len(answer.token_ids) for answer in client.gather(prompts, params))
+
+        pairs = measure_pairs(lambda: rate(wired), lambda: rate(alone), num_pairs)
     figures = {
-        "engine_tokens_per_second": round(median(alone), 1),
-        "wire_tokens_per_second": round(median(wired), 1),
-        "lost_percent": round(100 * (1 - median(wired) / median(alone)), 1),
+        "rows": max_rows,
+        "pairs": pairs.num_pairs,
+        "engine_tokens_per_second": round(pairs.theirs, 1),
+        "wire_tokens_per_second": round(pairs.ours, 1),
+        "lost_percent": round(100 * (1 - pairs.ratio), 1),
+        "interval": [round(100 * (1 - pairs.high), 1), round(100 * (1 - pairs.low), 1)],
     }
     print(json.dumps({"benchmark": "wire", "model": model, **figures}), flush=True)
 
@@ -224,20 +279,25 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 256])
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--model", help="compare with the engine alone, with this model")
+    parser.add_argument("--pairs", type=int, default=15, help="of runs with the model")
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--max-rows", type=int, default=8)
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         run_worker(arguments.worker[0], float(arguments.worker[1]))
     elif arguments.model:
-        model_throughput(arguments.model, arguments.requests, arguments.max_tokens)
+        measure_model(
+            arguments.model,
+            num_requests=arguments.requests,
+            max_tokens=arguments.max_tokens,
+            max_rows=arguments.max_rows,
+            num_pairs=arguments.pairs,
+        )
     else:
         for num_clients in arguments.clients:
-            for name, step_seconds in (("latency", 0.02), ("throughput", 0.0)):
-                figures = measure(num_clients, step_seconds, arguments.seconds)
-                line = {"benchmark": "wire", "what": name, "clients": num_clients, **figures}
-                print(json.dumps(line), flush=True)
+            measure_wire(num_clients, arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The answer to one request of a batch, put together from the deltas of its samples."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ class BatchAnswer:
     request_id: str
     seed: int | None
     choices: list[Choice]
+    prompt_logprobs: "Sequence[TokenLogprob | None] | None" = None
 
     def add(self, delta: "Delta") -> None:
         """Take what one sample gained in a step."""
@@ -43,6 +45,8 @@ class BatchAnswer:
         choice.token_ids.extend(delta.token_ids)
         if delta.logprobs is not None:
             choice.logprobs = [*(choice.logprobs or ()), *delta.logprobs]
+        if delta.prompt_logprobs is not None:  # the same from every sample
+            self.prompt_logprobs = delta.prompt_logprobs
         if delta.finish_reason is not None:
             choice.finish_reason = delta.finish_reason
             choice.usage = delta.usage

@@ -76,9 +76,6 @@ class LineParser:
             params = SamplingParams(**parameters)
         except RequestError as error:
             raise BadRequestError("bad_parameter", str(error)) from None
-        if params.prompt_logprobs is not None:
-            message = '"prompt_logprobs" is not reported by a batch; leave it out'
-            raise BadRequestError("unsupported", message)
         return BatchRequest(number, custom_id, line_format, prompt, params)
 
     def _check_model(self, record: Mapping[str, Any]) -> None:

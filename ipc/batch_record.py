@@ -40,12 +40,16 @@ def answer_record(
     if request.format == "octavo":
         record["model"] = model
         record["choices"] = [_own_choice(choice) for choice in answer.choices]
+        if answer.prompt_logprobs is not None:
+            record["prompt_logprobs"] = [
+                None if entry is None else _own_logprob(entry) for entry in answer.prompt_logprobs
+            ]
         record["usage"] = answer.usage()
         record["seed"] = answer.seed
     else:
         chat = request.format == "chat"
         make_choice = _chat_choice if chat else _completion_choice
-        body = {
+        body: dict[str, Any] = {
             "id": ("chatcmpl-" if chat else "cmpl-") + request.digest,
             "object": "chat.completion" if chat else "text_completion",
             "created": created,
@@ -53,6 +57,11 @@ def answer_record(
             "choices": [make_choice(choice, token_text) for choice in answer.choices],
             "usage": _openai_usage(answer),
         }
+        if answer.prompt_logprobs is not None:  # OpenAI's has no such field; entries as in chat
+            body["prompt_logprobs"] = [
+                None if entry is None else _chat_logprob(entry, token_text)
+                for entry in answer.prompt_logprobs
+            ]
         response = {"status_code": 200, "request_id": answer.request_id, "body": body}
         record["response"] = response
     record["error"] = None
@@ -76,11 +85,12 @@ def _own_choice(choice: Choice) -> dict[str, Any]:
         "finish_reason": choice.finish_reason,
     }
     if choice.logprobs is not None:
-        made["logprobs"] = [
-            {"token_id": entry.token_id, "logprob": entry.logprob, "top": entry.top}
-            for entry in choice.logprobs
-        ]
+        made["logprobs"] = [_own_logprob(entry) for entry in choice.logprobs]
     return made
+
+
+def _own_logprob(entry: "TokenLogprob") -> dict[str, Any]:
+    return {"token_id": entry.token_id, "logprob": entry.logprob, "top": entry.top}
 
 
 def _chat_choice(choice: Choice, token_text: TokenText) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from .routing import prefix_hashes
 from .stats_report import broker_stats, worker_stats
 from .wire_params import Terms, read_terms
 
+LOGPROB_BYTES = 16  # about what an id and its log-probability take on the wire
 MAX_SPENT = 256  # ids remembered per client after their end was acknowledged
 
 
@@ -255,8 +256,10 @@ class ClientDesk:
 def _amount(submit: Submit, terms: Terms) -> Amount:
     """Text counts as a token every four bytes, or the limits would need a tokenizer."""
     prompt = len(canonical_prompt(submit))
-    num_bytes = prompt + len(submit.emitted_ids)
-    return Amount(1, -(-prompt // 4) + terms.max_tokens * terms.samples, num_bytes)
+    prompt_tokens = -(-prompt // ID_BYTES)
+    scores = prompt_tokens * terms.prompt_entries * LOGPROB_BYTES  # kept until they are received
+    num_bytes = prompt + len(submit.emitted_ids) + scores
+    return Amount(1, prompt_tokens + terms.max_tokens * terms.samples, num_bytes)
 
 
 def _refusal(submit: Submit, code: str, message: str, retry_after: float | None = None) -> Error:

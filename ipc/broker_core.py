@@ -115,6 +115,8 @@ class BrokerCore:
 
     def _run_message(self, job: Job, now: float) -> Run:
         params: dict[str, Any] = {**job.submit.params, "seed": job.seed}
+        if job.tokens:  # what there is to say of the prompt came before them
+            params.pop("prompt_logprobs", None)
         if job.deadline is not None:
             params["deadline"] = max(job.deadline - now, 0.001)
         submit = job.submit

@@ -27,7 +27,13 @@ def write_chunk(chunk: Chunk) -> list[bytes] | None:
     """Return the frames of a chunk whose pieces have tokens and text only."""
     pieces = []
     for piece in chunk.pieces:
-        if piece.logprobs is not None or piece.reason is not None or piece.usage is not None:
+        if (
+            piece.logprobs is not None
+            or piece.reason is not None
+            or piece.usage is not None
+            or piece.prompt_logprobs is not None
+            or piece.prompt_start
+        ):
             return None
         pieces.append({"index": piece.index, "count": piece.count, "text": piece.text})
     header: dict[str, Any] = {

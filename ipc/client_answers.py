@@ -3,14 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .messages import Done, Error, Piece
+from .messages import Done, Error, Logprob, Piece
 from .token_ids import unpack_ids
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text, token ids, or the messages of a conversation: {"role": ..., "content": ...}."""
-
-Logprob = tuple[int, float, tuple[tuple[int, float], ...]]
-"""A token id, its log-probability, and the likeliest (id, log-probability) at its position."""
 
 
 class RequestFailedError(Exception):
@@ -31,7 +28,11 @@ class RequestFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one sample gained; with ``finish_reason`` and ``usage`` if it ended."""
+    """What one sample gained; with ``finish_reason`` and ``usage`` if it ended.
+
+    ``prompt_logprobs``, if asked for, come before a request's first token, in several parts if the
+    prompt is long; the first entry of a part is that of the prompt's token ``prompt_start``.
+    """
 
     index: int
     text: str
@@ -39,6 +40,8 @@ class Part:
     logprobs: tuple[Logprob, ...] | None = None
     finish_reason: str | None = None
     usage: Mapping[str, int] | None = None
+    prompt_logprobs: tuple[Logprob | None, ...] | None = None
+    prompt_start: int = 0
 
 
 @dataclass(slots=True)
@@ -56,11 +59,15 @@ class Sample:
 
 @dataclass(slots=True)
 class Answer:
-    """All samples of a request. ``text`` and the like are those of the first."""
+    """All samples of a request. ``text`` and the like are those of the first.
+
+    ``prompt_logprobs``, if asked for, has one entry a token of the prompt; the first has none.
+    """
 
     request_id: str
     seed: int
     samples: list[Sample]
+    prompt_logprobs: list[Logprob | None] | None = None
 
     @property
     def text(self) -> str:
@@ -90,6 +97,7 @@ class AnswerBuilder:
         self._request_id = request_id
         self._samples: dict[int, Sample] = {}
         self._texts: dict[int, list[str]] = {}
+        self._prompt_logprobs: list[Logprob | None] | None = None
 
     def add(self, part: Part) -> None:
         """Add what one sample gained."""
@@ -98,6 +106,10 @@ class AnswerBuilder:
         sample.token_ids += part.token_ids
         if part.logprobs is not None:
             sample.logprobs = [*(sample.logprobs or []), *part.logprobs]
+        if part.prompt_logprobs is not None:
+            known = self._prompt_logprobs = self._prompt_logprobs or []
+            # a second worker, which took over before the first token, begins anew
+            known += part.prompt_logprobs[max(len(known) - part.prompt_start, 0) :]
 
     def finish(self, done: Done) -> Answer:
         """Return the whole answer."""
@@ -107,7 +119,7 @@ class AnswerBuilder:
             sample.text = "".join(self._texts.get(end.index, ()))
             sample.finish_reason, sample.usage, sample.error = end.reason, end.usage, end.error
             samples.append(sample)
-        return Answer(self._request_id, done.seed, samples)
+        return Answer(self._request_id, done.seed, samples, self._prompt_logprobs)
 
 
 def parts_of(pieces: Sequence[Piece], ids: bytes) -> list[Part]:
@@ -119,7 +131,11 @@ def parts_of(pieces: Sequence[Piece], ids: bytes) -> list[Part]:
         taken = tokens[start : start + piece.count]
         start += piece.count
         parts.append(
-            Part(piece.index, piece.text, taken, piece.logprobs, piece.reason, piece.usage)
+            Part(
+                *(piece.index, piece.text, taken, piece.logprobs, piece.reason, piece.usage),
+                prompt_logprobs=piece.prompt_logprobs,
+                prompt_start=piece.prompt_start,
+            )
         )
     return parts
 

@@ -107,6 +107,10 @@ def _gain(request_id: str, part: Part) -> Delta:
 
 
 def _ends(answer: Answer) -> Iterator[Delta]:
+    prompt_logprobs = None
+    if answer.prompt_logprobs is not None:
+        entries = answer.prompt_logprobs
+        prompt_logprobs = tuple(None if each is None else TokenLogprob(*each) for each in entries)
     for sample in answer.samples:
         yield Delta(
             answer.request_id,
@@ -116,6 +120,7 @@ def _ends(answer: Answer) -> Iterator[Delta]:
             finish_reason=sample.finish_reason,  # type: ignore[arg-type]  # the wire checked it
             usage=None if sample.usage is None else Usage(**sample.usage),
             error=sample.error,
+            prompt_logprobs=prompt_logprobs,
         )
 
 

@@ -24,6 +24,7 @@ from .schema import (
     logprobs,
     one_of,
     parameters,
+    prompt_logprobs,
     seconds,
     text,
     token_ids,
@@ -117,7 +118,13 @@ _pieces = items(
     _record(
         messages.Piece,
         {"index": _index, "count": count, "text": text(limits.MAX_HEADER_BYTES)},
-        {"logprobs": logprobs, "reason": _reason, "usage": counts},
+        {
+            "logprobs": logprobs,
+            "reason": _reason,
+            "usage": counts,
+            "prompt_logprobs": prompt_logprobs,
+            "prompt_start": count,
+        },
     ),
     least=1,
     most=limits.MAX_SAMPLES,

@@ -53,6 +53,7 @@ class FakeDelta:
     finish_reason: str | None = None
     usage: FakeUsage | None = None
     error: str | None = None
+    prompt_logprobs: Sequence[LogprobLike | None] | None = None
 
 
 @dataclass(slots=True)
@@ -92,6 +93,12 @@ def fake_text(tokens: Sequence[int]) -> str:
     return "".join(f" {token}" for token in tokens)
 
 
+def fake_prompt_logprobs(prompt: bytes, likeliest: int) -> list[FakeLogprob | None]:
+    """Return an entry for every byte of ``prompt`` but the first."""
+    top = tuple((token, -1.0) for token in range(likeliest))
+    return [None, *(FakeLogprob(byte, -byte / 8, top) for byte in prompt[1:])]
+
+
 def prompt_bytes(prompt: Any) -> bytes:
     """Return what an answer depends on."""
     if isinstance(prompt, str):
@@ -111,6 +118,7 @@ class _Sample:
     ends_at: float | None
     paused: bool = False
     cancelled: bool = False
+    spoken: bool = False
 
     @property
     def seed(self) -> int:
@@ -153,7 +161,7 @@ class FakeEngine:
         if type(params.get("logprobs") or 0) is not int:
             raise ValueError(f"logprobs is {params['logprobs']!r}: it must be a whole number")
         unknown = set(params) - {"max_tokens", "seed", "n", "logprobs", "deadline", "salt"}
-        if unknown - {"temperature", "ignore_eos"}:
+        if unknown - {"temperature", "ignore_eos", "prompt_logprobs"}:
             raise ValueError(f"a fake engine does not know {', '.join(sorted(unknown))}")
         deadline = params.get("deadline")
         ends_at = None if deadline is None else self.clock() + deadline
@@ -196,9 +204,21 @@ class FakeEngine:
         if sample.params.get("logprobs") is not None:
             top = sample.params["logprobs"]
             logprobs = [FakeLogprob(t, -0.5, tuple((i, -1.0) for i in range(top))) for t in tokens]
-        text = fake_text(tokens)
+        likeliest = sample.params.get("prompt_logprobs")
+        about_prompt = None
+        if likeliest is not None and not sample.spoken:
+            about_prompt = fake_prompt_logprobs(sample.prompt, likeliest)
+        sample.spoken = True
         return FakeDelta(
-            sample.request_id, sample.index, text, tokens, logprobs, reason, usage, error
+            sample.request_id,
+            sample.index,
+            fake_text(tokens),
+            tokens,
+            logprobs,
+            reason,
+            usage,
+            error,
+            about_prompt,
         )
 
     def _suffer(self, sample: _Sample) -> None:

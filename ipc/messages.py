@@ -11,6 +11,8 @@ from typing import Any, Literal
 from .limits import DEFAULT_WINDOW
 
 PromptKind = Literal["text", "messages", "tokens"]
+Logprob = tuple[int, float, tuple[tuple[int, float], ...]]
+"""A token id, its log-probability, and the likeliest (id, log-probability) at its position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,11 @@ class Piece:
     index: int
     count: int
     text: str
-    logprobs: tuple[tuple[int, float, tuple[tuple[int, float], ...]], ...] | None = None
+    logprobs: tuple[Logprob, ...] | None = None
     reason: str | None = None
     usage: Mapping[str, int] | None = None
+    prompt_logprobs: tuple[Logprob | None, ...] | None = None  # a part of the prompt's
+    prompt_start: int = 0  # the position of the first of them
 
 
 @dataclass(slots=True)  # not frozen: one is made for every chunk, and that takes four times as long

@@ -1,13 +1,14 @@
 """One run's answer on its way to the broker: deltas are joined into chunks, chunks are kept."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .codec import encode
-from .limits import MAX_ERROR_BYTES
-from .messages import Chunk, Done, Error, Piece, Run, RunState, SampleEnd
+from .limits import MAX_ARRAY, MAX_ERROR_BYTES
+from .messages import Chunk, Done, Error, Logprob, Piece, Run, RunState, SampleEnd
 from .outbox import Outbox
-from .served_engine import DeltaLike, UsageLike
+from .served_engine import DeltaLike, LogprobLike, UsageLike
 from .token_ids import pack_ids
 
 _MAX_WEIGHT = 8192  # tokens and entries of logprobs in a chunk
@@ -42,6 +43,7 @@ class RunStream:
         self._gains: dict[int, _Gain] = {}
         self._weight = 0
         self._text = 0
+        self._prompt_told = False
 
     def state(self) -> RunState:
         """Return what a hello says of this run. Pending gains have no sequence number yet."""
@@ -60,6 +62,9 @@ class RunStream:
         """Take what a sample gained in a round."""
         if self.ended:
             return
+        if delta.prompt_logprobs is not None and not self._prompt_told:
+            self._prompt_told = True  # every sample brings them, and they are the same
+            self._tell_prompt(delta.index, delta.prompt_logprobs)
         logprobs = delta.logprobs
         entries = sum(1 + len(entry.top) for entry in logprobs) if logprobs is not None else 0
         weight = len(delta.token_ids) + entries
@@ -75,7 +80,7 @@ class RunStream:
             gain.ids += delta.token_ids
         if logprobs is not None:
             gain.logprobs = gain.logprobs or []
-            gain.logprobs += [(entry.token_id, entry.logprob, entry.top) for entry in logprobs]
+            gain.logprobs += [_logprob(entry) for entry in logprobs]
         if delta.finish_reason is not None:
             gain.reason = delta.finish_reason
             gain.usage = _usage(delta.usage)
@@ -113,6 +118,23 @@ class RunStream:
         self.ended = True
         self.outbox.push(encode(message))
 
+    def _tell_prompt(self, index: int, entries: Sequence[LogprobLike | None]) -> None:
+        """Make chunks of what is known of the prompt, each of a bounded size."""
+        self._make_chunk()
+        start = 0
+        while start < len(entries):
+            part: list[Logprob | None] = []
+            weight = 0
+            for entry in entries[start : start + MAX_ARRAY]:
+                weight += 1 if entry is None else 1 + len(entry.top)
+                if part and weight > _MAX_WEIGHT:
+                    break
+                part.append(None if entry is None else _logprob(entry))
+            piece = Piece(index, 0, "", prompt_logprobs=tuple(part), prompt_start=start)
+            chunk = Chunk(self.id, self.outbox.end, self._position, (piece,), self.run)
+            self.outbox.push(encode(chunk))
+            start += len(part)
+
     def _make_chunk(self) -> None:
         if not self._gains:
             return
@@ -135,6 +157,10 @@ class RunStream:
         self._position += len(ids)
         self._gains.clear()
         self._weight = self._text = 0
+
+
+def _logprob(entry: LogprobLike) -> Logprob:
+    return (entry.token_id, entry.logprob, entry.top)
 
 
 def _usage(usage: UsageLike | None) -> dict[str, int] | None:

@@ -15,6 +15,7 @@ from .limits import (
     MAX_MAP,
     MAX_SECONDS,
 )
+from .messages import Logprob
 
 Check = Callable[[Any], Any]
 
@@ -132,17 +133,24 @@ def parameters(value: Any) -> Mapping[str, Any]:
     return value
 
 
-def logprobs(value: Any) -> tuple[tuple[int, float, tuple[tuple[int, float], ...]], ...]:
+def logprobs(value: Any) -> tuple[Logprob, ...]:
     """Accept an array of [id, logprob, array of [id, logprob]]."""
     if type(value) is not list or len(value) > MAX_ARRAY:
         raise ValueError(f"must be an array of at most {MAX_ARRAY} elements")
-    checked = []
-    for entry in value:
-        if type(entry) is not list or len(entry) != 3 or type(entry[2]) is not list:
-            raise ValueError("must be made of [id, logprob, array of [id, logprob]]")
-        top = tuple([_scored(pair) for pair in entry[2]])
-        checked.append((*_scored(entry[:2]), top))
-    return tuple(checked)
+    return tuple([_logprob(entry) for entry in value])
+
+
+def prompt_logprobs(value: Any) -> tuple[Logprob | None, ...]:
+    """Accept the same, with nil for tokens that have none."""
+    if type(value) is not list or len(value) > MAX_ARRAY:
+        raise ValueError(f"must be an array of at most {MAX_ARRAY} elements")
+    return tuple([None if entry is None else _logprob(entry) for entry in value])
+
+
+def _logprob(entry: Any) -> Logprob:
+    if type(entry) is not list or len(entry) != 3 or type(entry[2]) is not list:
+        raise ValueError("must be made of [id, logprob, array of [id, logprob]]")
+    return (*_scored(entry[:2]), tuple([_scored(pair) for pair in entry[2]]))
 
 
 def _scored(pair: Any) -> tuple[int, float]:

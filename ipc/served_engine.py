@@ -80,6 +80,10 @@ class DeltaLike(Protocol):
     def error(self) -> str | None:
         """What went wrong, if the reason is "error"."""
 
+    @property
+    def prompt_logprobs(self) -> Sequence[LogprobLike | None] | None:
+        """One entry a token of the prompt, in a sample's first delta, if asked for."""
+
 
 class ServedEngine(Protocol):
     """The part of an engine that a worker uses, from one thread."""

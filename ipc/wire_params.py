@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .limits import MAX_COUNT, MAX_SAMPLES, MAX_SECONDS, MAX_SEED
+from .limits import MAX_ARRAY, MAX_COUNT, MAX_SAMPLES, MAX_SECONDS, MAX_SEED
 from .token_ids import pack_ids, unpack_ids
 
 NAMES = (
@@ -34,6 +34,7 @@ NAMES = (
     "n",
     "logprobs",
     "logprobs_mode",
+    "prompt_logprobs",
     "priority",
     "deadline",
     "salt",
@@ -54,13 +55,12 @@ class Terms:
     priority: int
     deadline: float | None
     seed: int | None
+    prompt_entries: int = 0  # of log-probabilities, for each token of the prompt
 
 
 def read_terms(params: Mapping[str, Any]) -> Terms:
     """Return the terms in ``params``. Raises ValueError for an unknown name or a bad value."""
     for name in params:
-        if name == "prompt_logprobs":
-            raise ValueError("prompt_logprobs is not carried by the wire; leave it out")
         if name not in NAMES:
             nearest = difflib.get_close_matches(name, NAMES, n=1)
             hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
@@ -70,12 +70,16 @@ def read_terms(params: Mapping[str, Any]) -> Terms:
         type(deadline) not in (int, float) or not 0 < deadline <= MAX_SECONDS
     ):
         raise ValueError(f"deadline is {deadline!r:.80}: it must be seconds above 0")
+    likeliest = params.get("prompt_logprobs")
+    if likeliest is not None:
+        likeliest = _whole(params, "prompt_logprobs", 0, MAX_ARRAY, 0)
     return Terms(
         max_tokens=_whole(params, "max_tokens", 1, MAX_COUNT, DEFAULT_MAX_TOKENS),
         samples=_whole(params, "n", 1, MAX_SAMPLES, 1),
         priority=_whole(params, "priority", -MAX_COUNT, MAX_COUNT, 0),
         deadline=deadline,
         seed=None if params.get("seed") is None else _whole(params, "seed", 0, MAX_SEED, 0),
+        prompt_entries=0 if likeliest is None else 1 + likeliest,
     )
 
 

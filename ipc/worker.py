@@ -87,7 +87,7 @@ class EngineThread:
     def _obey(self, driver: EngineDriver) -> None:
         """Take the commands that are there; wait for one only if the engine has nothing to do."""
         wait = not driver.has_work
-        while True:
+        while wait or not self.commands.empty():
             try:
                 command = self.commands.get(block=wait, timeout=_IDLE)
             except queue.Empty:

@@ -98,6 +98,11 @@ _BATCH_FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "logprobs",
         {"type": int, "metavar": "K", "help": "report the K likeliest tokens at each position"},
     ),
+    (
+        "--prompt-logprobs",
+        "prompt_logprobs",
+        {"type": int, "metavar": "K", "help": "the same for the tokens of the prompt"},
+    ),
     ("--priority", "priority", {"type": int, "help": "the larger runs first"}),
 )
 

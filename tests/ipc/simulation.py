@@ -9,6 +9,7 @@ from ipc.broker_clock import BrokerClock
 from ipc.broker_core import BrokerCore
 from ipc.broker_records import BrokerConfig, Send
 from ipc.broker_workers import WorkerDesk
+from ipc.client_answers import Answer, AnswerBuilder, parts_of
 from ipc.client_core import ClientCore
 from ipc.engine_driver import EngineDied, EngineDriver, EngineReady
 from ipc.fake_engine import FakeEngine, FakeOptions
@@ -69,6 +70,8 @@ class SimClient:
     texts: dict[str, str] = field(default_factory=dict)
     seeds: dict[str, int] = field(default_factory=dict)
     readers_asleep: set[str] = field(default_factory=set)
+    builders: dict[str, AnswerBuilder] = field(default_factory=dict)
+    answers: dict[str, Answer] = field(default_factory=dict)
     stopped: bool = False
 
     def submit(self, text: str, *, request_id: str | None = None, **fields: object) -> str:
@@ -79,6 +82,7 @@ class SimClient:
         self.ends[request_id] = []
         self.tokens[request_id] = []
         self.texts[request_id] = ""
+        self.builders[request_id] = AnswerBuilder(request_id)
         self.core.submit(submit, self.sim.now, timeout=timeout)
         return request_id
 
@@ -94,12 +98,16 @@ class SimClient:
                 tokens = unpack_ids(event.ids)
                 self.tokens[request_id] += tokens
                 self.texts[request_id] += "".join(piece.text for piece in event.pieces)
+                for part in parts_of(event.pieces, event.ids):
+                    self.builders[request_id].add(part)
                 if request_id not in self.readers_asleep:
                     self.core.consume(request_id, len(tokens))
             elif isinstance(event, Accepted):
                 self.seeds[request_id] = event.seed
             else:
                 self.ends[request_id].append(event)
+                if isinstance(event, Done):
+                    self.answers[request_id] = self.builders[request_id].finish(event)
         self.link.up.extend(self.core.take_outgoing())
 
     def end_of(self, request_id: str) -> Done | Error:

@@ -76,6 +76,23 @@ def test_what_arrives_becomes_deltas_whose_last_have_reason_and_usage() -> None:
     ]
 
 
+def test_log_probabilities_of_the_prompt_are_told_whole_at_the_end() -> None:
+    backend, connection = make()
+    backend.submit("line-1", [1, 2], SamplingParams(seed=5, prompt_logprobs=0))
+    sink = connection.sinks["line-1"]
+    sink(Chunk("line-1", 0, 0, (Piece(0, 0, "", prompt_logprobs=(None, (2, -0.5, ()))),)))
+    piece = Piece(0, 1, "", prompt_logprobs=((3, -1.5, ()),), prompt_start=2)
+    sink(Chunk("line-1", 1, 0, (piece,), ids=pack_ids((7,))))
+    sink(Done("line-1", 2, 5, (SampleEnd(0, "eos"),)))
+
+    told = (None, TokenLogprob(2, -0.5), TokenLogprob(3, -1.5))
+    assert backend.step() == [
+        Delta("line-1", 0, "", ()),
+        Delta("line-1", 0, "", (7,)),
+        Delta("line-1", 0, "", (), finish_reason="eos", prompt_logprobs=told),
+    ]
+
+
 def test_a_request_that_the_service_refuses_fails_alone() -> None:
     backend, connection = make()
     backend.submit("line-1", "Hi", SamplingParams())

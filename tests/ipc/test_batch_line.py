@@ -149,7 +149,7 @@ BAD_LINES: list[tuple[Any, str, str]] = [
     ({**OWN, "temprature": 1}, "bad_parameter", "did you mean 'temperature'?"),
     ({**OWN, "temperature": "hot"}, "bad_parameter", "temperature is 'hot': it must be a number"),
     ({**OWN, "max_tokens": 0}, "bad_parameter", "max_tokens is 0: it must be a whole number"),
-    ({**OWN, "prompt_logprobs": 1}, "unsupported", '"prompt_logprobs" is not reported'),
+    ({**OWN, "prompt_logprobs": -1}, "bad_parameter", "prompt_logprobs is -1"),
     (chat(messages=None), "missing_field", '"messages" is missing'),
     (chat(messages=None, prompt="Hi"), "missing_field", "goes to /v1/completions"),
     (chat(stream=True), "unsupported", '"stream" is not supported'),

@@ -32,6 +32,8 @@ def chunks(draw: Any) -> m.Chunk:
                 logprobs=draw(st.none() | logprobs) if len(gained) == 1 else None,
                 reason=draw(st.none() | st.just("stop")),
                 usage=draw(st.none() | st.just({"prompt_tokens": 3})),
+                prompt_logprobs=draw(st.none() | st.just((None, (1, -0.5, ())))),
+                prompt_start=draw(st.integers(0, 1)),
             )
         )
     run = draw(st.just("") | names)

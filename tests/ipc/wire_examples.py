@@ -14,6 +14,8 @@ PIECE = m.Piece(
     logprobs=((5, -0.5, ((5, -0.5), (6, -1.5))), (7, -2.0, ())),
     reason="stop",
     usage={"prompt_tokens": 3, "completion_tokens": 2},
+    prompt_logprobs=(None, (5, -0.5, ((6, -0.25),))),
+    prompt_start=2,
 )
 EXAMPLES: tuple[m.Message, ...] = (
     m.Hello(

@@ -1,5 +1,6 @@
 """The wire with the real engine: every answer is the engine's own, whatever happened to it."""
 
+import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 from processes import Process, Service, wait_until
 from visitors import crowd
+
+from ipc.client import Answer, AsyncClient
 
 
 class DemoService:
@@ -81,6 +84,25 @@ def test_a_crowds_answers_are_the_engines_own(demo: DemoService) -> None:
 @pytest.mark.soak
 def test_a_crowd_of_64_clients_with_50_requests_each(demo: DemoService) -> None:
     demo.crowd(clients=64, requests=50, tokens=8)
+
+
+def test_a_prompts_log_probabilities_are_the_engines_own(demo: DemoService) -> None:
+    prompt = "It was a dark and stormy night; the rain fell in torrents. " * 3
+    params = {"max_tokens": 3, "seed": 3, "temperature": 0.7, "prompt_logprobs": 2, "n": 2}
+    demo.engine.submit(prompt, demo.make_params(**params))
+    (own, *others) = [d.prompt_logprobs for d in demo.run() if d.prompt_logprobs is not None]
+    expected = [None if each is None else (each.token_id, each.logprob, each.top) for each in own]
+    assert others == [own]
+    assert expected.count(None) == 1
+
+    assert demo.service.client().ask(prompt, params).prompt_logprobs == expected
+
+    async def ask() -> Answer:
+        async with AsyncClient(demo.service.frontend) as client:
+            return await client.ask(prompt, params)
+
+    assert asyncio.run(ask()).prompt_logprobs == expected
+    assert demo.service.client().ask(prompt, {"max_tokens": 1}).prompt_logprobs is None
 
 
 def test_an_answer_that_went_on_elsewhere_equals_an_undisturbed_one(demo: DemoService) -> None:
