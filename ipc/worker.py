@@ -26,6 +26,7 @@ logger = logging.getLogger("octavo.worker")
 
 _MAX_COMMANDS = 1024  # each queue has one thread that puts, which looks before it does
 _MAX_EVENTS = 256
+_AT_ONCE = 8  # messages made before they are sent
 _IDLE = 0.05  # seconds between two looks when there is nothing to do
 _FULL = 0.001  # seconds between two looks when the queue of events is full
 
@@ -218,14 +219,15 @@ class Worker:
 
     def _send(self, socket: "zmq.Socket[bytes]") -> None:
         """Send as far as the queue takes it. While it is full, later rounds are merged."""
-        if not self._outgoing:
-            self._outgoing.extend(self.core.collect())
-        try:
-            while self._outgoing:
+        with suppress(zmq.Again):
+            while True:
+                if not self._outgoing:
+                    # a few at a time: the first of many rows need not wait for the last
+                    self._outgoing.extend(self.core.collect(_AT_ONCE))
+                    if not self._outgoing:
+                        return
                 socket.send_multipart(self._outgoing[0], zmq.NOBLOCK)
                 self._outgoing.popleft()
-        except zmq.Again:
-            return
 
     def _say_goodbye(self, socket: "zmq.Socket[bytes]") -> None:
         until = self._clock() + self.core.heartbeat

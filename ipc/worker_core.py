@@ -8,6 +8,7 @@ and ``take_commands`` those for the engine. Rules it keeps:
 """
 
 import uuid
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +64,9 @@ class WorkerCore:
         self._greeted: float | None = None
         self._ticked = now
         self._control: list[list[bytes]] = []
-        self._changed: dict[str, None] = {}  # runs that may have something to send
+        self._changed: OrderedDict[str, None] = (
+            OrderedDict()
+        )  # runs that may have something to send
         self._commands: dict[tuple[type[Command], str], Command] = {}
 
     # From the broker
@@ -201,13 +204,13 @@ class WorkerCore:
         self._say(Drain(reason[:200], leaving=True))
         self.left = True
 
-    def collect(self) -> list[list[bytes]]:
-        """Return the messages to send now, in order."""
+    def collect(self, at_least: int | None = None) -> list[list[bytes]]:
+        """Return the messages to send now, in order; all, or the first few if there are more."""
         messages, self._control = self._control, []
         if self.welcomed:
-            for run in self._changed:
+            while self._changed and (at_least is None or len(messages) < at_least):
+                run, _ = self._changed.popitem(last=False)
                 messages += self.runs[run].take()
-            self._changed.clear()
         return messages
 
     def _say(self, message: Message) -> None:

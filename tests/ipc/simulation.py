@@ -12,7 +12,7 @@ from ipc.broker_workers import WorkerDesk
 from ipc.client_answers import Answer, AnswerBuilder, parts_of
 from ipc.client_core import ClientCore
 from ipc.engine_driver import EngineDied, EngineDriver, EngineReady
-from ipc.fake_engine import FakeEngine, FakeOptions
+from ipc.fake_engine import FakeEngine, FakeOptions, fake_text, fake_tokens
 from ipc.messages import Accepted, Chunk, Done, Error, Submit
 from ipc.served_engine import LoadedEngine
 from ipc.token_ids import unpack_ids
@@ -236,3 +236,22 @@ class Simulation:
                 self.client_desk.unreachable(peer)
             else:
                 self.worker_desk.unreachable(peer)
+
+
+def expected(text: str, count: int = 10, seed: int = 1) -> list[int]:
+    return list(fake_tokens(text.encode(), seed, 0, 0, count))
+
+
+def check_answer(client: SimClient, request_id: str, text: str, count: int = 10) -> None:
+    end = client.end_of(request_id)
+    assert isinstance(end, Done), end
+    assert end.samples[0].reason == "length"
+    assert client.tokens[request_id] == expected(text, count)
+    assert client.texts[request_id] == fake_text(expected(text, count))
+
+
+def check_error(client: SimClient, request_id: str, code: str, *, retryable: bool) -> Error:
+    end = client.end_of(request_id)
+    assert isinstance(end, Error)
+    assert (end.code, end.retryable) == (code, retryable)
+    return end

@@ -241,6 +241,18 @@ def test_a_broker_that_forgot_the_worker_is_told_of_its_runs() -> None:
     assert hello == m.Hello("worker", "w", ("fake",), 4, (state,))
 
 
+def test_what_many_runs_have_to_say_can_be_had_a_few_messages_at_a_time() -> None:
+    wire = Wire().welcome()
+    for number in range(5):
+        wire.say(run(f"e-{number}"))
+        wire.core.engine_event(Stepped((FakeDelta(f"e-{number}", 0, "a", (1,)),)), 0.0)
+    first, rest = messages(wire.core.collect(2)), wire.said()
+
+    assert [each.run for each in first] == ["e-0", "e-1"]
+    assert [each.run for each in rest] == ["e-2", "e-3", "e-4"]
+    assert wire.said() == []
+
+
 def test_what_the_client_has_not_acknowledged_is_sent_again() -> None:
     wire = Wire().welcome()
     wire.say(run())
