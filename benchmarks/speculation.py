@@ -1,90 +1,183 @@
 """What drafts bring over plain batched decoding, by batch size, drafter and depth.
 
-The same engine with and without drafts, on the demo model's bundled prompts, greedy, interleaved
-pairs; answers are compared. Tokens a target pass stand beside the speed.
+The demo model on its bundled prompts, greedy: every round runs all cases and plain decoding once
+each, in turn, so that all are compared with the same plain runs. What is timed is decoding, from
+the first token of the last prompt on. Answers are compared; tokens a row and step stand beside the
+speed. ``auto`` decodes a while before it is counted, for it learns by decoding.
 
-    python -m benchmarks.speculation --rows 1 4 8 --depths 1 2 3 auto
+    python -m benchmarks.speculation --rows 1 8 --depths 1 2 3 auto
+    python -m benchmarks.speculation --table            # everything, in 12 minutes
 """
 
 import argparse
 import json
 import time
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 from engine import Engine, SamplingParams, blas
+from engine.build import Parts, build
 from engine.loading import DEMO_PROMPTS
 
-from .pairs import measure_pairs
+from .pairs import ratio_of
+
+ROWS = (1, 2, 4, 8, 16, 32)
+DRAFTERS = ("mtp", "peer", "lookup")
+DEPTHS = ("1", "2", "3", "4", "auto")
+MOST_DRAFTS = 4
+TOKENS = {1: 48, 2: 40, 4: 32, 8: 24, 16: 20, 32: 16}  # an answer's, in a table
+LEAST_ROUNDS = 5  # however little time there is
+RUNS_TO_LEARN = 4
 
 
-class Decoder:
-    """One engine, run again and again over the same prompts."""
+class Decoded(NamedTuple):
+    """One run over the prompts, from the first token of the last prompt on."""
 
-    def __init__(self, rows: int, prompts: list[Any], tokens: int, **options: Any) -> None:
-        self.engine = Engine.load(
-            "demo", max_rows=rows, max_context=1024, prefix_cache=False, **options
-        )
-        self.prompts = prompts
-        self.params = SamplingParams(max_tokens=tokens, temperature=0.0)
-        self.answers: list[list[int]] = []
-        self.passes = self.tokens = 0
+    seconds: float
+    tokens: int
+    steps: int
 
+    @property
     def rate(self) -> float:
-        """Tokens a second of one run, prompts included."""
-        before = self.engine.stats()
-        begin = time.perf_counter()
-        self.answers = [a.token_ids for a in self.engine.generate(self.prompts, self.params)]
+        """Tokens a second."""
+        return self.tokens / self.seconds
+
+
+class Case:
+    """One way to decode: its engine goes on from run to run, and so does what it learns."""
+
+    def __init__(self, parts: Parts, drafter: str, depth: str) -> None:
+        self.drafter, self.depth = drafter, depth
+        speculate: Any = int(depth) if depth.isdigit() else depth
+        self.engine = Engine(replace(parts, options=replace(parts.options, speculate=speculate)))
+        self.affordable = self.engine.parts.executor.affordable
+        self.answers: list[list[int]] = []
+        self.runs: list[Decoded] = []
+
+    def run(self, prompts: Sequence[Any], tokens: int) -> None:
+        """Decode ``tokens`` tokens of an answer to each prompt."""
+        self._take_over()
+        params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+        ids = [self.engine.submit(prompt, params) for prompt in prompts]
+        said: dict[str, list[int]] = {request_id: [] for request_id in ids}
+        begin, before, steps = 0.0, 0, 0
+        while self.engine.has_work:
+            if not begin and all(said.values()):
+                begin, before = time.perf_counter(), sum(map(len, said.values()))
+            for delta in self.engine.step():
+                said[delta.request_id] += delta.token_ids
+            steps += begin > 0
         seconds = time.perf_counter() - begin
-        self.passes += self.engine.stats().num_steps - before.num_steps
-        said = sum(map(len, self.answers))
-        self.tokens += said
-        return said / seconds
+        self.answers = list(said.values())
+        self.runs.append(Decoded(seconds, sum(map(len, self.answers)) - before, steps))
+
+    def forget_runs(self) -> None:
+        """Count from here on."""
+        self.runs.clear()
+
+    def _take_over(self) -> None:
+        """Cases of one drafter share its memory; what is left there of another is never read."""
+        executor, scheduler = self.engine.parts.executor, self.engine.scheduler
+        executor.attach(
+            lambda seq_id: scheduler.sequences[seq_id].tokens, affordable=self.affordable
+        )
+
+
+def load_parts(drafter: str, max_rows: int) -> Parts:
+    """Load the demo model with room for ``max_rows`` rows of MOST_DRAFTS drafts."""
+    options: dict[str, Any] = {"max_rows": max_rows, "max_context": 1024, "prefix_cache": False}
+    options["prompt_tokens_per_round"] = 1 << 16  # all prompts at once
+    if drafter == "peer":
+        options["draft_model"] = "demo-draft"
+    if drafter == "plain":
+        return build("demo", speculate="off", **options)
+    return build("demo", speculate=MOST_DRAFTS, drafter=drafter, **options)
+
+
+def measure(
+    plain: Case, cases: Sequence[Case], prompts: Sequence[Any], rows: int, limits: "Limits"
+) -> None:
+    """Run all, in turn, as often as ``limits`` say, every round on the next ``rows`` prompts."""
+
+    def chosen(number: int) -> list[Any]:
+        return [prompts[(number * rows + place) % len(prompts)] for place in range(rows)]
+
+    for case in (plain, *cases):
+        for number in range(RUNS_TO_LEARN if case.depth == "auto" else 1):
+            case.run(chosen(number), limits.tokens)
+        case.forget_runs()
+    everything = [plain, *cases]
+    begin = time.perf_counter()
+    for number in range(limits.rounds):
+        spent = time.perf_counter() - begin
+        if number >= LEAST_ROUNDS and spent * (number + 1) / number > limits.seconds:
+            break
+        shift = number % len(everything)
+        for case in everything[shift:] + everything[:shift]:
+            case.run(chosen(number), limits.tokens)
+
+
+class Limits(NamedTuple):
+    """How much to run: tokens an answer, rounds at most, and seconds."""
+
+    tokens: int
+    rounds: int
+    seconds: float
+
+
+def line_of(case: Case, plain: Case, rows: int, tokens: int) -> dict[str, Any]:
+    """Return what is printed of one case."""
+    pairs = [(ours.rate, theirs.rate) for ours, theirs in zip(case.runs, plain.runs, strict=True)]
+    stats = case.engine.stats().scheduler
+    row_steps = sum(run.steps for run in case.runs) * rows
+    return {
+        "benchmark": "speculation",
+        "rows": rows,
+        "drafter": case.drafter,
+        "depth": case.depth,
+        **asdict(ratio_of(pairs)),
+        "tokens": tokens,
+        "acceptance": stats.accepted_tokens / max(1, stats.drafted_tokens),
+        "tokens_a_row_and_step": sum(run.tokens for run in case.runs) / row_steps,
+        "same_answers": case.answers == plain.answers,
+        "blas": str(blas.current()).split(" from ")[0],
+    }
+
+
+def read_prompts(kind: str) -> list[Any]:
+    """Return the demo's prompts: conversations, or the beginnings of texts."""
+    lines = [json.loads(line) for line in DEMO_PROMPTS.read_text().splitlines()]
+    if kind == "chat":
+        return [line["messages"] for line in lines if line.get("messages")]
+    return [line["prompt"][:1200] for line in lines if line.get("prompt")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
-    parser.add_argument("--depths", nargs="+", default=["1", "2", "3", "4", "auto"])
-    parser.add_argument("--drafters", nargs="+", default=["mtp"])
-    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--table", action="store_true", help="fewer tokens for more rows")
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
+    parser.add_argument("--depths", nargs="+", default=list(DEPTHS), choices=DEPTHS)
+    parser.add_argument("--drafters", nargs="+", default=None, choices=DRAFTERS)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--minutes", type=float, default=None, help="for all rounds together")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--kind", default="chat", choices=["chat", "text"])
     arguments = parser.parse_args()
-    lines = [json.loads(line) for line in DEMO_PROMPTS.read_text().splitlines()]
-    found = [line.get("messages") or line.get("prompt") for line in lines]
-    wanted = str if arguments.kind == "text" else list
-    chosen = [p[:1200] if wanted is str else p for p in found if isinstance(p, wanted)]
-    for rows in arguments.rows:
-        prompts = [chosen[n % len(chosen)] for n in range(max(rows, 4))]
-        plain = Decoder(rows, prompts, arguments.tokens, speculate="off")
-        for drafter in arguments.drafters:
-            for depth in arguments.depths:
-                speculate = depth if depth == "auto" else int(depth)
-                options: dict[str, Any] = {"speculate": speculate, "drafter": drafter}
-                if drafter == "peer":
-                    options["draft_model"] = "demo-draft"
-                drafting = Decoder(rows, prompts, arguments.tokens, **options)
-                ratio = measure_pairs(drafting.rate, plain.rate, arguments.pairs)
-                stats = drafting.engine.stats().scheduler
-                print(
-                    json.dumps(
-                        {
-                            "benchmark": "speculation",
-                            "kind": arguments.kind,
-                            "rows": rows,
-                            "drafter": drafter,
-                            "depth": depth,
-                            **asdict(ratio),
-                            "acceptance": stats.accepted_tokens / max(1, stats.drafted_tokens),
-                            "tokens_a_step": drafting.tokens / drafting.passes,
-                            "tokens_a_step_plain": plain.tokens / plain.passes,
-                            "same_answers": drafting.answers == plain.answers,
-                            "blas": str(blas.current()).split(" from ")[0],
-                        }
-                    ),
-                    flush=True,
-                )
+    drafters = arguments.drafters or (DRAFTERS if arguments.table else ("mtp",))
+    minutes = arguments.minutes or (12.0 if arguments.table else float("inf"))
+    parts = {name: load_parts(name, max(arguments.rows)) for name in ("plain", *drafters)}
+    end = time.perf_counter() + 60 * minutes
+    for done, rows in enumerate(arguments.rows):
+        tokens = TOKENS.get(rows, 16) if arguments.table else arguments.tokens
+        left = (end - time.perf_counter()) / (len(arguments.rows) - done)
+        plain = Case(parts["plain"], "plain", "off")
+        cases = [Case(parts[name], name, depth) for name in drafters for depth in arguments.depths]
+        limits = Limits(tokens, arguments.rounds, left * 0.9)  # the rest is for warming up
+        measure(plain, cases, read_prompts(arguments.kind), rows, limits)
+        for case in cases:
+            line = line_of(case, plain, rows, tokens) | {"kind": arguments.kind}
+            print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

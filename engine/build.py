@@ -44,10 +44,12 @@ class Parts:
 
     def make_depth_policy(self) -> DepthPolicy:
         """Return what decides how many drafts each row carries."""
-        depth = self.options.speculate
-        if self.executor.drafter is None or depth == "off":
+        depth, drafter = self.options.speculate, self.executor.drafter
+        if drafter is None or depth == "off":
             return NoDrafts()
-        return AdaptiveDepth(AUTO_DEPTH) if depth == "auto" else FixedDepth(int(depth))
+        if depth == "auto":
+            return AdaptiveDepth(AUTO_DEPTH, drafts_are_free=drafter.is_free)
+        return FixedDepth(int(depth))
 
     def describe(self) -> Mapping[str, Any]:
         """What was loaded, in plain values, for `octavo inspect`."""

@@ -219,6 +219,13 @@ class DrawSource:
         return NoiseKey(self.seed, self.sample_index, position)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether every token from here on is the argmax of the logits, and only that is asked."""
+        settings = self.settings
+        too_early = self.num_generated < settings.min_tokens and len(settings.ending_ids) > 0
+        return settings.plain and settings.num_logprobs is None and not too_early
+
+    @property
     def needs_drafts(self) -> bool:
         """Whether the tokens before a position change what is picked there."""
         return self._history is not None

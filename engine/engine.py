@@ -41,7 +41,11 @@ class Engine:
         self._policy = parts.make_depth_policy()
         self.scheduler = Scheduler(parts.scheduler_config, self._policy)
         self._phases = Phases(clock)
-        parts.executor.attach(lambda seq_id: self.scheduler.sequences[seq_id].tokens, self._phases)
+        parts.executor.attach(
+            lambda seq_id: self.scheduler.sequences[seq_id].tokens,
+            self._phases,
+            self._policy.affordable if isinstance(self._policy, AdaptiveDepth) else None,
+        )
         self._submitter = Submitter(parts.loaded)
         self._clock = clock
         self._runs: dict[int, Run] = {}

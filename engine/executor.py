@@ -34,6 +34,9 @@ Pick = Callable[[Sequence[Wanted], mx.array], Sequence[int]]
 Listen = Callable[[Row, mx.array, Callable[[mx.array], mx.array]], None]
 """Look at a row's certain tokens: hidden states (tokens, size), and the head that makes logits."""
 
+Affordable = Callable[[int, Sequence[int]], int]
+"""How many of the drafts in hand a row may run: (rows, drafts of each row that has any) -> most."""
+
 
 class Executor:
     """Runs rounds on one model."""
@@ -46,6 +49,7 @@ class Executor:
         self.block_size = block_size
         self.drafter = drafter
         self.phases = Phases()
+        self.affordable: Affordable | None = None
 
     def run(
         self, round_: Round, pick: Pick, choose: Choose, listen: Listen | None = None
@@ -69,12 +73,19 @@ class Executor:
                     verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
 
-    def attach(self, tokens_of: TokensOf, phases: Phases | None = None) -> None:
+    def attach(
+        self,
+        tokens_of: TokensOf,
+        phases: Phases | None = None,
+        affordable: Affordable | None = None,
+    ) -> None:
         """Tell the drafter, if there is one, where the tokens of a sequence are found.
 
-        ``phases`` is charged with the time that rounds take.
+        ``phases`` is charged with the time that rounds take; ``affordable`` says how many of the
+        drafts that cost nothing to make are worth running.
         """
         self.phases = phases or self.phases
+        self.affordable = affordable
         if self.drafter is not None:
             self.drafter.attach(tokens_of)
 
@@ -93,7 +104,11 @@ class Executor:
         if not drafting:
             return {}
         with self.phases.during("draft"):
-            return self.drafter.propose(drafting, choose)
+            drafts = self.drafter.propose(drafting, choose)
+        if self.affordable is None or not self.drafter.is_free or not drafts:
+            return drafts
+        most = self.affordable(len(rows), [len(found) for found in drafts.values()])
+        return {seq_id: found[:most] for seq_id, found in drafts.items()}
 
     def _run_batch(self, batch: Batch, pick: Pick, listen: Listen | None = None) -> list[Verdict]:
         view = BatchView(batch)

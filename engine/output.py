@@ -11,6 +11,7 @@ from .acceptance import Acceptance
 from .drafting.chain import Chain
 from .draw import Draw
 from .executor import Wanted
+from .likeliest import has_fast_host, likeliest
 from .prompt_reader import Head
 from .run import Run
 
@@ -30,6 +31,10 @@ class Output:
 
     def pick(self, wanted: Sequence[Wanted], logits: mx.array) -> list[int]:
         """Pick a token for each wanted position from ``logits``, (positions, vocabulary)."""
+        if has_fast_host(logits) and all(
+            self._runs[want.window.row.seq_id].is_plain for want in wanted
+        ):
+            return likeliest(logits)
         draws: list[Draw] = []
         for window, _ in groupby(wanted, key=lambda want: want.window):
             draws += self._runs[window.row.seq_id].draws(window.drafts)

@@ -66,6 +66,11 @@ class Run:
         if self.matcher is not None:
             self.lookahead = Lookahead(self.matcher)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all that follows is the argmax of the logits as they are."""
+        return self.lookahead is None and self.source.is_plain
+
     def draws(self, drafts: Sequence[int]) -> list[Draw]:
         """Return the draws before each of ``drafts`` and after the last."""
         masks: list[Mask | None] = [None] * (len(drafts) + 1)

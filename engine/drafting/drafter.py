@@ -29,6 +29,7 @@ class Drafter(ABC):
     """
 
     name: str
+    is_free = False  # drafts cost nothing to make: only running them does
 
     @abstractmethod
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:

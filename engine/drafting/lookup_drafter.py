@@ -15,6 +15,7 @@ class LookupDrafter(Drafter):
     """Looks the last tokens of each sequence up in what it said and was asked before."""
 
     name = "lookup"
+    is_free = True
 
     def __init__(self) -> None:
         self._tokens_of: TokensOf | None = None

@@ -28,6 +28,7 @@ from .drafter import Choose, Drafter
 from .mtp import MTPHead
 
 SHIFT = 1  # page positions after rotary positions
+MOST_BEHIND = 16  # rounds without drafts that are taken in together
 SHORT = 16  # tokens: rows of windows up to here decode, and will be back next round
 
 
@@ -67,9 +68,12 @@ class MTPDrafter(Drafter):
         width = head.norm.weight.shape[0]
         self.pending = Slots({"hidden": SlotArray((width,), dtype)}, num_slots)
         self.block_hidden = Slots({"hidden": SlotArray((width,), dtype)}, num_blocks)
+        self._behind: list[tuple[Sequence[Row], mx.array]] = []  # rows and hidden states of rounds
+        self._waits = False  # whether the batch looked at last is to join them
 
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         """Chain the head: each draft's output is the next one's hidden state."""
+        self.catch_up()
         rows = sorted(rows, key=lambda row: (-row.num_drafts, -row.start))
         seq_ids = [row.seq_id for row in rows]
         batch = Batch([_chained(row) for row in rows], self.block_size, keep_order=True)
@@ -89,6 +93,13 @@ class MTPDrafter(Drafter):
 
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         """Write the entries of the window; those of drafts that are rejected are never read."""
+        self._waits = self._may_wait(view)
+        if self._waits:
+            return []
+        self.catch_up()
+        return self._write(view, hidden)
+
+    def _write(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         before = self._pending_hidden(view.rows)[:, None]
         if view.batch.width > 1:
             before = mx.concatenate([before, hidden[:, :-1]], axis=1)
@@ -98,7 +109,47 @@ class MTPDrafter(Drafter):
         return self.layer.pending(cache)
 
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
-        """Keep the hidden states that go on from the window."""
+        """Keep the hidden states that go on from the window, or all of it for later."""
+        if self._waits:
+            self._behind.append((view.rows, hidden))
+        else:
+            self._keep(view, hidden, kept)
+
+    def catch_up(self) -> None:
+        """Take in the rounds without drafts that were left for later, all at once.
+
+        Until then nothing of them is read: what shares or copies a block comes in another round.
+        """
+        if not self._behind:
+            return
+        behind, self._behind = self._behind, []
+        windows = [
+            Window(Row(last.seq_id, tokens, first.start, last.blocks, last.slot))
+            for first, last, tokens in zip(
+                behind[0][0],
+                behind[-1][0],
+                zip(*([row.tokens[0] for row in rows] for rows, _ in behind), strict=True),
+                strict=True,
+            )
+        ]
+        view = BatchView(Batch(windows, self.block_size, keep_order=True))
+        hidden = mx.concatenate([part for _, part in behind], axis=1)
+        mx.eval(self._write(view, hidden))
+        self._keep(view, hidden, [len(behind)] * len(windows))
+
+    def _may_wait(self, view: BatchView) -> bool:
+        """Whether a batch is one more token of the rows that are behind, or the first."""
+        if view.batch.width > 1 or len(self._behind) >= MOST_BEHIND:
+            return False
+        if not self._behind:
+            return True
+        last = self._behind[-1][0]
+        return len(last) == len(view.rows) and all(
+            (row.seq_id, row.slot, row.start) == (old.seq_id, old.slot, old.start + 1)
+            for row, old in zip(view.rows, last, strict=True)
+        )
+
+    def _keep(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         if view.batch.width == 1:
             last = hidden[:, 0]
         else:
@@ -117,6 +168,8 @@ class MTPDrafter(Drafter):
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
         """Copy entries and kept hidden states with their blocks, pending ones with their slots."""
+        if blocks or slots:
+            self.catch_up()
         for block in blocks:
             copied = self.layer.copy_block(block.source, block.target)
             self.block_hidden.copy(block.source, block.target)

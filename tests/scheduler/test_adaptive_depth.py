@@ -55,6 +55,27 @@ def test_it_goes_to_zero_where_drafts_cost_more_than_they_bring() -> None:
     assert sum(depth > 0 for depth in depths) < 24, "trials cost too much"
 
 
+def test_the_folds_of_a_deeper_round_are_not_charged_to_the_next() -> None:
+    policy, before = AdaptiveDepth(1), [0]
+
+    def seconds(depth):
+        left_over = 0.3 if before[0] else 0.0
+        before[0] = depth
+        return 1.0 + left_over + 0.2 * depth
+
+    def go(acceptance, rounds):
+        return run(
+            policy,
+            num_rows=8,
+            acceptance=lambda row, position: acceptance,
+            seconds=seconds,
+            rounds=rounds,
+        )
+
+    assert go(0.95, 4000)[-100:].count(1) > 90
+    assert go(0.4, 600)[-100:].count(0) > 90, "plain rounds look slow if a trial is one round"
+
+
 def test_it_comes_back_when_the_batch_shrinks() -> None:
     policy = AdaptiveDepth(4)
     wide = run(
@@ -139,3 +160,49 @@ def test_acceptance_is_learnt_by_position() -> None:
 def test_a_depth_below_one_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="max_depth must be at least 1, not 0"):
         AdaptiveDepth(0)
+
+
+def test_a_batch_of_a_new_size_begins_with_what_similar_ones_found() -> None:
+    policy = AdaptiveDepth(4)
+    found = {"acceptance": lambda row, position: 0.6, "seconds": lambda depth: 1.0 + depth}
+    run(policy, num_rows=8, rounds=100, **found)
+    depths = run(policy, num_rows=6, rounds=30, **found)
+    assert depths[:8] == [0] * 8
+    assert sum(depth > 0 for depth in depths) <= 4
+
+
+def test_what_was_taken_over_from_another_size_is_checked() -> None:
+    policy = AdaptiveDepth(2)
+    acceptance = {"acceptance": lambda row, position: 0.9}
+    run(policy, num_rows=8, rounds=100, seconds=lambda depth: 1.0 + depth, **acceptance)
+    depths = run(policy, num_rows=4, rounds=100, seconds=lambda depth: 1.0, **acceptance)
+    assert depths[-40:].count(2) > 30
+
+
+def found_by(policy, *, num_rows, num_drafting, rounds, seconds):
+    """Drive rounds in which ``num_drafting`` rows have three good drafts in hand; return depths."""
+    depths = []
+    for _ in range(rounds):
+        lengths = [policy.depth(row(n), num_rows) for n in range(num_rows)][:num_drafting]
+        depth = policy.affordable(num_rows, lengths)
+        policy.observe(
+            num_rows,
+            seconds(depth),
+            [Outcome(n, depth, depth) for n in range(num_drafting)]
+            + [Outcome(n, 0, 0) for n in range(num_drafting, num_rows)],
+        )
+        depths.append(depth)
+    return depths
+
+
+def test_free_drafts_of_one_row_among_many_do_not_widen_the_window_for_all() -> None:
+    policy = AdaptiveDepth(3, drafts_are_free=True)
+    cost = {"seconds": lambda depth: 1.0 + 0.5 * depth, "num_rows": 8, "rounds": 60}
+    assert found_by(policy, num_drafting=1, **cost)[-40:].count(0) == 40
+    assert found_by(policy, num_drafting=8, **cost)[-40:].count(3) > 30
+
+
+def test_free_drafts_that_cost_no_time_are_run_however_few() -> None:
+    policy = AdaptiveDepth(3, drafts_are_free=True)
+    depths = found_by(policy, num_rows=8, num_drafting=1, rounds=60, seconds=lambda depth: 1.0)
+    assert depths[-40:].count(3) == 40

@@ -38,6 +38,7 @@ class ScratchHead:
 
     def check(self, drafter: MTPDrafter, sequence: Seq) -> None:
         """Compare the head's entries, and the hidden states that go on from them."""
+        drafter.catch_up()
         tokens = mx.array([sequence.tokens[: sequence.computed]])
         hidden = self.body(tokens)
         cache: Any = KVCache()
