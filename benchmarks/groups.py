@@ -48,7 +48,7 @@ def make_attention(rows: int, blocks: int, width: int, *, together: bool) -> Cal
 
     def attend() -> float:
         begin = time.perf_counter()
-        cache = PagedCache(pages, BatchIndex(Batch(windows, SIZE, groups)))
+        cache = PagedCache(pages, BatchIndex(Batch(windows, SIZE, groups)), tiles=True)
         mx.eval(cache.attend(queries, DIM**-0.5, None))
         return 1 / (time.perf_counter() - begin)
 

@@ -18,9 +18,9 @@ from .spans import GroupSpan, Span, cut_spans, group_span
 
 Int32s = npt.NDArray[np.int32]
 
-# Where reading once begins to pay, and where it ends (benchmarks/groups.py).
+# Where reading once pays, and how far that was measured (benchmarks/groups.py).
 FEWEST_SPARED = 128  # blocks that a group need not gather
-WIDEST = 32  # tokens of a window: beyond that scores take the time, and gathering little of it
+WIDEST = 64  # tokens of a window
 
 
 @dataclass(frozen=True, slots=True)
