@@ -74,6 +74,9 @@ class OurSide:
         """Tokens a second of this engine, prompts included in the time."""
         from engine import SamplingParams
 
+        from . import turns
+
+        turns.ours()
         params = SamplingParams(max_tokens=self.arguments.tokens, ignore_eos=True, temperature=0.0)
         begin = time.perf_counter()
         answers = list(self.engine.generate(self.prompts, params))
@@ -83,6 +86,9 @@ class OurSide:
 
     def theirs(self) -> float:
         """Tokens a second of mlx-lm's batch_generate, likewise."""
+        from . import turns
+
+        turns.mlx_lm()
         rate, self.said["theirs"] = run_mlx_lm(
             self.peer_model, self.prompts, self.arguments.tokens, self.arguments.rows
         )
@@ -104,7 +110,10 @@ class OurSide:
         import mlx.core as mx
         from mlx import nn
 
-        from engine.cpu.products import SkinnyWeight, lanes_here
+        from engine.cpu.lanes import Lanes
+        from engine.cpu.products import SkinnyWeight, tiles_pay
+
+        from . import turns
 
         rows = self.arguments.rows
         model = self.peer_model
@@ -114,8 +123,8 @@ class OurSide:
             weights.append(text.model.embed_tokens.weight)
         inputs = {w.shape[1]: mx.random.normal((rows, w.shape[1])) for w in weights}
         mx.eval(inputs)
-        lanes = lanes_here()
-        skinny = [SkinnyWeight(weight, lanes) for weight in weights]
+        lanes, tiles = Lanes.of_thread(), tiles_pay()
+        skinny = [SkinnyWeight(weight, lanes, tiles=tiles) for weight in weights]
         ways = {
             "x @ W.T": lambda w, x: x @ w.weight.T,
             "W @ x.T": lambda w, x: w.weight @ x.T,
@@ -124,6 +133,7 @@ class OurSide:
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(7):
             for way, multiply in ways.items():
+                (turns.ours if way == "as this engine does" else turns.mlx_lm)()
                 begin = time.perf_counter()
                 for weight in skinny:
                     mx.eval(multiply(weight, inputs[weight.weight.shape[1]]))

@@ -4,6 +4,6 @@ Nothing here imports mlx or numpy.
 """
 
 from .info import BlasInfo
-from .loader import current, load
+from .loader import current, load, set_threads
 
-__all__ = ["BlasInfo", "current", "load"]
+__all__ = ["BlasInfo", "current", "load", "set_threads"]

@@ -28,6 +28,7 @@ _SLOWER = "products of 8 to 32 rows take about 8 to 20 times as long as with Ope
 
 _lock = threading.Lock()
 _current: BlasInfo | None = None
+_library: Library | None = None
 
 
 def load() -> BlasInfo:
@@ -43,6 +44,15 @@ def load() -> BlasInfo:
 def current() -> BlasInfo | None:
     """What ``load`` found, None before it was called."""
     return _current
+
+
+def set_threads(count: int) -> None:
+    """Let the BLAS use ``count`` threads from now on, whatever was found to pay.
+
+    For who divides products himself. Without effect where no library was loaded.
+    """
+    if _library is not None:
+        _library.set_threads(count)
 
 
 def _decide(settings: Settings, places: Places) -> BlasInfo:
@@ -93,6 +103,8 @@ def _use(candidate: Candidate, settings: Settings, places: Places) -> BlasInfo:
     if candidate.exact and library.kernels != _EXACT_KERNELS:
         raise UnusableBlas(f"it runs {library.kernels} kernels here, exact needs {_EXACT_KERNELS}")
     library.publish()
+    global _library  # noqa: PLW0603 - as there is one BLAS, there is one library
+    _library = library
     return BlasInfo(
         name=candidate.name,
         path=library.path,

@@ -23,7 +23,7 @@ class CpuBackend(Backend):
         if not products.pays_here():
             return 0
         feed_forward.quicken(model)
-        return products.quicken(model, products.lanes_here())
+        return products.quicken(model, Lanes.of_thread(), tiles=products.tiles_pay())
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
         return deferred_layout(module, max_drafts, dtype)

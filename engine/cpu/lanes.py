@@ -7,16 +7,16 @@ large operations are worth dividing.
 
 import threading
 from dataclasses import dataclass
+from functools import cached_property
 
 import mlx.core as mx
 
 from .. import blas
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Lanes:
-    """The default stream of this thread and its helpers; streams belong to the thread they were
-    made on."""
+    """The default stream of the CPU and its helpers, for the thread they were made on."""
 
     streams: tuple[mx.Stream, ...]
 
@@ -35,7 +35,7 @@ class Lanes:
         lanes: Lanes = _made.lanes
         return lanes
 
-    @property
+    @cached_property
     def first(self) -> "Lanes":
         """The default stream alone."""
         return Lanes(self.streams[:1])

@@ -19,21 +19,22 @@ def make_layer(family: type[nn.Module]) -> nn.Module:
     return family(1024, 3584)
 
 
-@pytest.mark.parametrize("lanes", [None, 1, 2, 3])
+@pytest.mark.parametrize(("lanes", "tiles"), [(1, False), (1, True), (2, True), (3, True)])
 @pytest.mark.parametrize("family", feed_forward.FAMILIES, ids=lambda family: family.__module__)
-def test_every_family_says_the_same(family, lanes) -> None:
+def test_every_family_says_the_same(monkeypatch, family, lanes, tiles) -> None:
+    monkeypatch.setattr(products.blas, "set_threads", lambda count: None)
     layer = make_layer(family)
     inputs = [
         mx.random.normal((rows, width, 1024)) for rows, width in ((1, 1), (8, 1), (3, 5), (8, 9))
     ]
     expected = [layer(x) for x in inputs]
     assert feed_forward.quicken(layer) == 1
-    products.quicken(layer, Lanes.make(lanes) if lanes else None)
+    products.quicken(layer, Lanes.make(lanes), tiles=tiles)
     for x, wanted in zip(inputs, expected, strict=True):
         assert layer(x).shape == wanted.shape
         assert mx.allclose(layer(x), wanted, rtol=1e-3, atol=1e-4)
     parts = layer.gate_proj.skinny.parts(inputs[1][:, 0])
-    assert len(parts) == (lanes or 0)
+    assert len(parts) == (lanes if tiles else 0)
 
 
 def test_other_modules_and_instances_stay_as_they_are() -> None:

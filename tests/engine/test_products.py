@@ -19,41 +19,65 @@ from engine.cpu.products import (
 )
 
 
-def lanes(count: int) -> Lanes | None:
-    return Lanes.make(count) if count else None
+@pytest.fixture(autouse=True)
+def given_threads(monkeypatch) -> list[int]:
+    """What the BLAS is told; it keeps its own."""
+    told: list[int] = []
+    monkeypatch.setattr(products.blas, "set_threads", told.append)
+    return told
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3])
+@pytest.mark.parametrize("tiles", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(1, 1, 48), (8, 1, 48), (3, 5, 48), (2, MOST_ROWS, 48)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_quickened_linear_says_the_same(shape, bias, count) -> None:
+def test_a_quickened_linear_says_the_same(monkeypatch, shape, bias, count, tiles) -> None:
+    monkeypatch.setattr(products, "LANE_VALUES", 1)
     layer, x = nn.Linear(48, 40, bias=bias), mx.random.normal(shape)
     expected = layer(x)
-    assert quicken(layer, lanes(count)) == 1
+    assert quicken(layer, Lanes.make(count), tiles=tiles) == 1
     assert type(layer) is SkinnyLinear
     assert layer(x).shape == expected.shape
     assert mx.allclose(layer(x), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 7, 8, 16, 31, 32, 33])
+@pytest.mark.parametrize("rows", [1, 2, 7, 8, 16, 31, 32])
 @pytest.mark.parametrize(("outputs", "inputs"), [(3072, 512), (2048, 1024), (1187 * 4, 256)])
 def test_tiles_on_every_number_of_lanes_have_the_same_bits(outputs, inputs, rows) -> None:
     weight = mx.random.normal((outputs, inputs)) * inputs**-0.5
     x = mx.random.normal((rows, inputs))
     expected = x @ weight.T
-    alone = SkinnyWeight(weight, lanes(1)).product(x)
+    alone = SkinnyWeight(weight, Lanes.make(1), tiles=True).product(x)
     assert mx.allclose(alone, expected, atol=1e-4)
     for count in (2, 3):
-        assert mx.array_equal(SkinnyWeight(weight, lanes(count)).product(x), alone)
+        assert mx.array_equal(SkinnyWeight(weight, Lanes.make(count), tiles=True).product(x), alone)
 
 
-def test_large_weights_are_divided_among_lanes_and_small_ones_are_not() -> None:
-    large = SkinnyWeight(mx.zeros((3072, 1024)), lanes(2))
-    small = SkinnyWeight(mx.zeros((1024, 512)), lanes(2))
-    for weight in (large, small):
-        weight.product(mx.zeros((8, weight.weight.shape[1])))
-    assert [len(layout) for layout in large._layouts.values()] == [2]
-    assert [len(layout) for layout in small._layouts.values()] == [1]
+@pytest.mark.parametrize("rows", [33, 64, 65, 200])
+@pytest.mark.parametrize("tiles", [False, True])
+def test_many_rows_are_multiplied_as_by_mlx(rows, tiles) -> None:
+    weight, x = mx.random.normal((1024, 1500)) * 0.03, mx.random.normal((rows, 1500))
+    for count in (1, 2, 3):
+        product = SkinnyWeight(weight, Lanes.make(count), tiles=tiles).product(x)
+        assert mx.allclose(product, x @ weight.T, rtol=1e-3, atol=1e-4)
+
+
+def test_large_products_are_divided_among_lanes_and_small_ones_are_not() -> None:
+    large = SkinnyWeight(mx.zeros((3072, 1024)), Lanes.make(2), tiles=True)
+    small = SkinnyWeight(mx.zeros((1024, 512)), Lanes.make(2), tiles=True)
+
+    def parts(weight: SkinnyWeight, rows: int) -> int:
+        return len(weight.parts(mx.zeros((rows, weight.weight.shape[1]))))
+
+    assert [parts(large, rows) for rows in (1, 8, 32)] == [2, 2, 2]
+    assert [parts(small, rows) for rows in (2, 8, 16, 32)] == [1, 1, 2, 2]
+
+
+def test_with_lanes_the_blas_keeps_one_thread(given_threads) -> None:
+    quicken(nn.Linear(8, 8), Lanes.make(1), tiles=True)
+    assert given_threads == []
+    quicken(nn.Linear(8, 8), Lanes.make(2), tiles=True)
+    assert given_threads == [1]
 
 
 @pytest.mark.parametrize("rows", range(1, 33))
@@ -69,7 +93,7 @@ def test_a_tile_divides_the_outputs_and_stays_small(rows) -> None:
 def test_a_quickened_embedding_says_the_same_as_output_layer() -> None:
     layer, x = nn.Embedding(100, 48), mx.random.normal((4, 1, 48))
     expected = layer.as_linear(x)
-    quicken(layer, lanes(2))
+    quicken(layer, Lanes.make(2), tiles=True)
     assert type(layer) is SkinnyEmbedding
     assert mx.allclose(layer.as_linear(x), expected, atol=1e-5)
     assert mx.array_equal(layer(mx.array([3, 5])), layer.weight[mx.array([3, 5])])
@@ -78,15 +102,15 @@ def test_a_quickened_embedding_says_the_same_as_output_layer() -> None:
 def test_only_the_instances_of_one_model_change() -> None:
     one, other = nn.Linear(8, 8), nn.Linear(8, 8)
     quantized = nn.QuantizedLinear(64, 64)
-    quicken(one, None)
-    assert quicken(quantized, None) == 0
+    quicken(one, Lanes.make(1), tiles=True)
+    assert quicken(quantized, Lanes.make(1), tiles=True) == 0
     assert type(other) is nn.Linear
     assert nn.Linear.__call__ is not SkinnyLinear.__call__
 
 
 def test_parameters_are_those_of_the_linear() -> None:
     layer = nn.Linear(8, 8)
-    quicken(layer, lanes(2))
+    quicken(layer, Lanes.make(2), tiles=True)
     layer(mx.zeros((1, 8)))
     assert set(layer.parameters()) == {"weight", "bias"}
 
@@ -115,4 +139,4 @@ def test_a_division_covers_everything_once() -> None:
 def test_tiles_are_for_the_kernels_that_gain_by_them(monkeypatch, kernels, tiled) -> None:
     info = products.blas.BlasInfo("openblas", threads=2, kernels=kernels)
     monkeypatch.setattr(products.blas, "current", lambda: info)
-    assert (products.lanes_here() is not None) is tiled
+    assert products.tiles_pay() is tiled

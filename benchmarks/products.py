@@ -1,0 +1,70 @@
+"""Products of few rows with large weights, as OpenBLAS is asked for them: four ways in turns.
+
+    OCTAVO_BLAS_THREADS=2 python -m benchmarks.products
+
+``x @ W.T`` and ``W @ x.T`` run on as many threads as the BLAS has; tiles run on one lane (a CPU
+stream of MLX) or on that many. Each time is that of one product in a sequence over several weights
+that together are larger than any cache, each product waiting for the one before. One JSON line a
+shape and number of rows: milliseconds, the best and the median of the turns.
+"""
+
+import argparse
+import json
+import time
+from statistics import median
+
+from engine import blas  # loads the BLAS, then mlx
+from engine.cpu.lanes import Lanes
+from engine.cpu.products import SkinnyWeight
+
+from . import turns
+
+import mlx.core as mx  # isort: skip
+
+SHAPES = ((3072, 1024), (1024, 3584), (6144, 1024), (768, 256))  # outputs, inputs
+ROWS = (1, 4, 8, 16, 32)
+WEIGHTS_BYTES = 150_000_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=15)
+    count_turns = parser.parse_args().turns
+    used = blas.current()
+    threads = (used.threads or 1) if used is not None else 1
+    lanes = {1: Lanes.make(1), threads: Lanes.make(threads)}
+    print(json.dumps({"benchmark": "products", "blas": str(used).split(" from ")[0]}), flush=True)
+    for outputs, inputs in SHAPES:
+        count = max(4, WEIGHTS_BYTES // (4 * outputs * inputs))
+        weights = [mx.random.normal((outputs, inputs)) for _ in range(count)]
+        mx.eval(weights)
+        tiled = {
+            number: [SkinnyWeight(w, lanes[number], tiles=True) for w in weights]
+            for number in lanes
+        }
+        for rows in ROWS:
+            x = mx.random.normal((rows, inputs))
+            mx.eval(x)
+            ways = {
+                f"x @ W.T, {threads} threads": [lambda x, w=w: x @ w.T for w in weights],
+                f"W @ x.T, {threads} threads": [lambda x, w=w: (w @ x.T).T for w in weights],
+                **{
+                    f"tiles, {number} lanes": [w.product for w in skinny]
+                    for number, skinny in tiled.items()
+                },
+            }
+            times: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(count_turns):
+                for way, products in ways.items():
+                    (turns.ours if way.startswith("tiles") else turns.mlx_lm)()
+                    begin = time.perf_counter()
+                    for product in products:
+                        mx.eval(product(x))
+                    times[way].append(1e3 * (time.perf_counter() - begin) / count)
+            found = {way: [round(min(t), 3), round(median(t), 3)] for way, t in times.items()}
+            line = {"outputs": outputs, "inputs": inputs, "rows": rows, "ms": found}
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
