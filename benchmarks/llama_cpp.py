@@ -43,7 +43,9 @@ class Decoder:
         params.n_seq_max = params.n_outputs_max = rows
         params.n_threads = params.n_threads_batch = arguments.threads
         params.kv_unified = arguments.unified
-        params.type_k = params.type_v = F32
+        if arguments.float32:
+            params.type_k = params.type_v = F32
+            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
             raise SystemExit(f"llama.cpp makes no context of {rows} rows for {arguments.file}")
@@ -115,6 +117,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ubatch", type=int, default=512, help="tokens that it computes at once")
     parser.add_argument("--unified", action="store_true", help="one K/V buffer for all rows")
+    parser.add_argument(
+        "--float32",
+        action="store_true",
+        help="attention too, not its default of float16 K/V, which moves logits by thousandths",
+    )
     parser.add_argument("--no-mmap", action="store_true", help="read the file into memory")
     arguments = parser.parse_args()
     decoder = Decoder(arguments)
