@@ -8,6 +8,7 @@ from typing import Any
 from engine import Engine, SamplingParams
 
 from .throughput import NoText
+from .turns import all_threads
 
 NEW_TOKENS = 16
 CONTEXT = (
@@ -101,16 +102,17 @@ def run_mlx_lm(model: Any, prompts: Prompts, **choices: Any) -> tuple[Result, An
 
     users = len(prompts)
     begin = time.perf_counter()
-    response = batch_generate(
-        model,
-        NoText(),
-        prompts,
-        max_tokens=NEW_TOKENS,
-        return_token_ids=True,
-        completion_batch_size=users,
-        prefill_batch_size=users,
-        **choices,
-    )
+    with all_threads():
+        response = batch_generate(
+            model,
+            NoText(),
+            prompts,
+            max_tokens=NEW_TOKENS,
+            return_token_ids=True,
+            completion_batch_size=users,
+            prefill_batch_size=users,
+            **choices,
+        )
     result = {
         "users": users,
         "prompt_tokens_computed": sum(map(len, prompts)),

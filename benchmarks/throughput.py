@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -74,9 +75,6 @@ class OurSide:
         """Tokens a second of this engine, prompts included in the time."""
         from engine import SamplingParams
 
-        from . import turns
-
-        turns.ours()
         params = SamplingParams(max_tokens=self.arguments.tokens, ignore_eos=True, temperature=0.0)
         begin = time.perf_counter()
         answers = list(self.engine.generate(self.prompts, params))
@@ -86,9 +84,6 @@ class OurSide:
 
     def theirs(self) -> float:
         """Tokens a second of mlx-lm's batch_generate, likewise."""
-        from . import turns
-
-        turns.mlx_lm()
         rate, self.said["theirs"] = run_mlx_lm(
             self.peer_model, self.prompts, self.arguments.tokens, self.arguments.rows
         )
@@ -133,11 +128,11 @@ class OurSide:
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(7):
             for way, multiply in ways.items():
-                (turns.ours if way == "as this engine does" else turns.mlx_lm)()
-                begin = time.perf_counter()
-                for weight in skinny:
-                    mx.eval(multiply(weight, inputs[weight.weight.shape[1]]))
-                times[way].append(time.perf_counter() - begin)
+                with nullcontext() if way == "as this engine does" else turns.all_threads():
+                    begin = time.perf_counter()
+                    for weight in skinny:
+                        mx.eval(multiply(weight, inputs[weight.weight.shape[1]]))
+                    times[way].append(time.perf_counter() - begin)
         return {way: rows / sorted(taken)[len(taken) // 2] for way, taken in times.items()}
 
 
@@ -155,16 +150,19 @@ def run_mlx_lm(
     """Tokens a second of mlx-lm's batch_generate, and the tokens."""
     from mlx_lm.generate import batch_generate
 
+    from .turns import all_threads
+
     begin = time.perf_counter()
-    response = batch_generate(
-        model,
-        NoText(),
-        prompts,
-        max_tokens=num_tokens,
-        return_token_ids=True,
-        completion_batch_size=rows,
-        prefill_batch_size=rows,
-    )
+    with all_threads():
+        response = batch_generate(
+            model,
+            NoText(),
+            prompts,
+            max_tokens=num_tokens,
+            return_token_ids=True,
+            completion_batch_size=rows,
+            prefill_batch_size=rows,
+        )
     seconds = time.perf_counter() - begin
     return sum(map(len, response.token_ids)) / seconds, response.token_ids
 

@@ -1,21 +1,23 @@
-"""Whose turn it is with the BLAS, where two sides share a process.
+"""Whose turn it is with the BLAS, where two sides share a process."""
 
-This engine divides products itself and leaves the BLAS one thread; mlx-lm is to have as many as
-were found to pay when the BLAS was loaded.
-"""
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from engine import blas
 
 
-def ours() -> None:
-    """This engine's turn."""
+@contextmanager
+def all_threads() -> Iterator[None]:
+    """Let the BLAS use as many threads as were found to pay when it was loaded: mlx-lm's turn.
+
+    This engine, whose turn it is otherwise, divides products itself and leaves the BLAS one.
+    """
     used = blas.current()
-    if used is not None and used.name == "openblas":
+    if used is None or used.name != "openblas" or not used.threads:
+        yield
+        return
+    blas.set_threads(used.threads)
+    try:
+        yield
+    finally:
         blas.set_threads(1)
-
-
-def mlx_lm() -> None:
-    """mlx-lm's turn."""
-    used = blas.current()
-    if used is not None and used.threads:
-        blas.set_threads(used.threads)
