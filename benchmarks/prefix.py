@@ -7,7 +7,8 @@ BLAS. Then conversations, and what the cache costs where nothing is shared.
 
 Cache off and mlx-lm compute every prompt whole, so they run with as many users as ``--most-tokens``
 allows: for more, the line is ``capped``, says how many ``users`` each side had, and its ratios
-compare seconds a user.
+compare seconds a user. Small cases are measured ``--repeats`` times, in turns; their ratios have an
+interval. ``--most-tokens`` bounds how long all of it takes.
 
     python -m benchmarks.prefix
 """
@@ -55,7 +56,7 @@ def run_case(sides: Sides, case: Case, most_tokens: int, whole: Result, repeats:
     others = make_prompts(case.users, case.prefix, first=1000)
     strangers = make_prompts(case.users, case.prefix, first=2000)
     fits = case.prompt_tokens <= most_tokens
-    repeats = repeats if case.prompt_tokens * repeats <= most_tokens else 1
+    repeats = repeats if 2 * repeats * case.prompt_tokens <= most_tokens else 1
     runs: list[Result] = []
     for _ in range(repeats):
         run = {"cold": sides.cold(prompts)}
