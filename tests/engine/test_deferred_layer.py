@@ -173,3 +173,23 @@ def test_any_walk_leaves_what_the_loop_leaves(monkeypatch, seed, max_drafts, lan
             walk.verify()
     walk.verify()
     assert longest > 4  # records of several rounds came together
+
+
+def test_the_next_turn_of_a_conversation_hits_what_decoding_left() -> None:
+    """Checkpoints made of records while decoding, on and off block boundaries, are true."""
+    sizes = {"max_rows": 4, "num_blocks": 120, "max_context": 512, "max_checkpoint_bytes": 1 << 26}
+    params = SamplingParams(max_tokens=45, temperature=0.0, ignore_eos=True, logprobs=1)
+    engine = Engine.load("demo", speculate=3, **sizes)
+    begun = [engine.encode(prompt) for prompt in PROMPTS]
+    first = list(engine.generate(begun, params))
+    prompts = [
+        [*prompt, *answer.token_ids, *engine.encode(" And then")]
+        for prompt, answer in zip(begun, first, strict=True)
+    ]
+    warm = list(engine.generate(prompts, params))
+    cold = list(Engine.load("demo", prefix_cache=False, **sizes).generate(prompts, params))
+    for mine, theirs, prompt in zip(warm, cold, begun, strict=True):
+        assert mine.usage.cached_tokens >= len(prompt) + 45 - 2 * 16
+        assert mine.token_ids == theirs.token_ids
+        pairs = zip(mine.logprobs or (), theirs.logprobs or (), strict=True)
+        assert all(abs(one.logprob - other.logprob) < 2e-3 for one, other in pairs)
