@@ -27,9 +27,8 @@ from engine.drafting.peer_drafter import PeerDrafter
 from engine.drafting.plan import DrafterPlan, PlanDrafter, plan_mtp, plan_peer
 from engine.executor import Wanted
 from engine.options import EngineOptions
-from engine.recurrence.delta_layer import DeltaLayer
+from engine.recurrence.delta_layer import DeltaLayer, read_records
 from engine.recurrence.delta_rule import by_loop
-from engine.recurrence.gated_delta import read_records
 from engine.store import Store
 from scheduler.request import Request
 from scheduler.round import Commit, Row, Verdict
