@@ -10,7 +10,9 @@ _GIB = 1 << 30
 # What is left over is the margin for activations, and on the CPU for everybody else's programs.
 _SHARES = {"cpu": 0.25, "metal": 0.7, "cuda": 0.85}
 _ROWS_KEPT = 2  # blocks for twice the rows that run: what the prefix index keeps of ended ones
-_CHECKPOINTS_PER_ROW = 2  # a rolling one while it decodes, and one of its prompt
+_CHECKPOINTS_PER_ROW = 2  # at least: a rolling one while it decodes, and one of its prompt
+_MOST_CHECKPOINTS_PER_ROW = 8  # conversations that alternate on one row, times two
+_CHECKPOINTS_SHARE = 0.125  # of the memory; what is above two a row stays within it
 _SLOTS_SHARE = 0.5  # of the memory, at most
 _FEWEST_BLOCKS = 3  # scratch and two of a sequence
 _SCRATCH_AND_ONE = 2
@@ -87,7 +89,7 @@ def plan_memory(
 
     Blocks are as many as fit and as ``max_rows`` rows of ``max_context`` tokens can use, twice
     over; slots are one a row, and as many checkpoints as ``max_checkpoint_bytes`` (None: twice the
-    rows). ``max_bytes`` replaces the device's share; ``num_blocks`` and ``num_slots`` are taken as
+    rows, or up to eight times where an eighth of the memory holds them). ``max_bytes`` replaces the device's share; ``num_blocks`` and ``num_slots`` are taken as
     they are. Raises ValueError, with the numbers, when not one sequence of two blocks fits.
     """
     _require_positive(block_size=block_size, max_rows=max_rows, max_context=max_context)
@@ -98,7 +100,7 @@ def plan_memory(
         room = budget - (num_blocks or _FEWEST_BLOCKS) * bytes_per_block
         if num_blocks is None:
             room = min(room, int(budget * _SLOTS_SHARE))
-        wanted = _slots_wanted(bytes_per_slot, max_rows, max_checkpoint_bytes)
+        wanted = _slots_wanted(budget, bytes_per_slot, max_rows, max_checkpoint_bytes)
         num_slots = max(fewest_slots, min(wanted, room // bytes_per_slot))
     num_slots = num_slots or 0
     if num_blocks is None:
@@ -118,9 +120,13 @@ def plan_memory(
     return MemoryPlan(num_blocks, num_slots, bytes_per_block, bytes_per_slot)
 
 
-def _slots_wanted(bytes_per_slot: int, max_rows: int, max_checkpoint_bytes: int | None) -> int:
+def _slots_wanted(
+    budget: int, bytes_per_slot: int, max_rows: int, max_checkpoint_bytes: int | None
+) -> int:
     if max_checkpoint_bytes is None:
-        return 1 + max_rows + _CHECKPOINTS_PER_ROW * max_rows
+        within = int(budget * _CHECKPOINTS_SHARE) // bytes_per_slot
+        few, most = _CHECKPOINTS_PER_ROW * max_rows, _MOST_CHECKPOINTS_PER_ROW * max_rows
+        return 1 + max_rows + max(few, min(most, within))
     return 1 + max_rows + max_checkpoint_bytes // bytes_per_slot
 
 

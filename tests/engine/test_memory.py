@@ -24,8 +24,13 @@ def plan(num_bytes: int, bytes_per_block: int, bytes_per_slot: int, **more: int)
 
 
 def test_plenty_of_memory_gives_what_the_rows_can_use_and_not_more() -> None:
-    # 8 rows x 64 blocks, twice, and scratch; 8 rows, 16 checkpoints and scratch.
-    assert plan(10**12, MIB, MIB) == MemoryPlan(1025, 25, MIB, MIB)
+    # 8 rows x 64 blocks, twice, and scratch; 8 rows, 64 checkpoints and scratch.
+    assert plan(10**12, MIB, MIB) == MemoryPlan(1025, 73, MIB, MIB)
+
+
+def test_checkpoints_beyond_two_a_row_stay_within_an_eighth_of_the_memory() -> None:
+    assert plan(240 * MIB, MIB, MIB).num_slots == 1 + 8 + 30
+    assert plan(120 * MIB, MIB, MIB).num_slots == 1 + 8 + 16
 
 
 def test_little_memory_is_divided_between_slots_and_blocks() -> None:
