@@ -1,10 +1,10 @@
-"""The worker's shell: one thread owns the engine, one owns the socket; bounded queues between.
+"""The worker's shell: one thread owns the engine, one the socket; bounded queues between.
 
 Neither waits for the other: the socket's thread merges what it cannot send yet, and runs without
-credit are paused, so the queue of events stays short by itself.
+credit are paused, so the queue of events stays short by itself. A round of few rows takes a
+shorter way: if nobody is at the wire, the engine's thread sends it, and none has to wake.
 """
 
-import logging
 import queue
 import socket as sockets
 import threading
@@ -16,95 +16,15 @@ from contextlib import suppress
 import zmq
 
 from .addresses import allow_ipv6, configure, is_local, receive
-from .engine_driver import Command, EngineDied, EngineDriver, EngineReady, Event
+from .engine_driver import Event, Stepped
+from .engine_thread import IDLE, MAX_COMMANDS, MAX_EVENTS, EngineThread
 from .keys import KeyPair
 from .limits import MAX_FRAMES
 from .served_engine import EngineLoader
 from .worker_core import WorkerCore
 
-logger = logging.getLogger("octavo.worker")
-
-_MAX_COMMANDS = 1024  # each queue has one thread that puts, which looks before it does
-_MAX_EVENTS = 256
 _AT_ONCE = 8  # messages made before they are sent
-_IDLE = 0.05  # seconds between two looks when there is nothing to do
-_FULL = 0.001  # seconds between two looks when the queue of events is full
-
-
-class EngineThread:
-    """Loads an engine and drives it. Everything about the engine happens on this thread."""
-
-    def __init__(
-        self,
-        load: EngineLoader,
-        notify: Callable[[], None],
-        *,
-        figures_every: float = 0.5,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.beat = clock()  # when the thread last went round
-        self.loaded = False
-        self._load = load
-        self._notify = notify
-        self._figures_every = figures_every
-        self._clock = clock
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ask the thread to end after its present step, and wait a moment for it."""
-        self._stopping.set()
-        self._thread.join(timeout=5)
-
-    def _run(self) -> None:
-        try:
-            self._serve()
-        except BaseException as error:
-            logger.exception("the engine's thread ended")
-            self._put(EngineDied(f"{type(error).__name__}: {error}"))
-
-    def _serve(self) -> None:
-        loaded = self._load()
-        driver = EngineDriver(loaded)
-        self.beat = self._clock()
-        self.loaded = True
-        self._put(EngineReady(loaded.models, loaded.capacity))
-        figures_due = 0.0
-        while not self._stopping.is_set():
-            self.beat = self._clock()
-            self._obey(driver)
-            for event in driver.step() if driver.num_runs else []:
-                self._put(event)
-            if self._clock() >= figures_due:
-                figures_due = self._clock() + self._figures_every
-                self._put(driver.figures())
-
-    def _obey(self, driver: EngineDriver) -> None:
-        """Take the commands that are there; wait for one only if the engine has nothing to do."""
-        wait = not driver.has_work
-        while wait or not self.commands.empty():
-            try:
-                command = self.commands.get(block=wait, timeout=_IDLE)
-            except queue.Empty:
-                return
-            wait = False
-            for event in driver.handle(command):
-                self._put(event)
-
-    def _put(self, event: Event) -> None:
-        while self.events.qsize() >= _MAX_EVENTS and not self._stopping.is_set():
-            self._notify()
-            time.sleep(_FULL)
-            self.beat = self._clock()
-        self.events.put(event)
-        if self.events.qsize() == 1:  # behind others it is taken with them
-            self._notify()
+_FEW = 4  # rows whose tokens cost the engine less than another thread takes to wake
 
 
 class Worker:
@@ -133,7 +53,12 @@ class Worker:
         self._wake_reader, self._wake_writer = sockets.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
-        self.engine = EngineThread(load, self._wake, figures_every=heartbeat / 2, clock=clock)
+        self.engine = EngineThread(
+            load, self._wake, self._deliver, figures_every=heartbeat / 2, clock=clock
+        )
+        self._at_wire = threading.Lock()  # who holds it may touch the core and the socket
+        self._socket: zmq.Socket[bytes] | None = None
+        self._more = True  # whether there is something to do without waiting
         self._outgoing: deque[list[bytes]] = deque()
         self._drain_wanted = False
         self._poller = zmq.Poller()
@@ -151,13 +76,18 @@ class Worker:
     def run(self) -> str | None:
         """Serve. Return None after draining, or why it could not go on."""
         self.engine.start()
-        socket = self._connect()
+        socket = self._socket = self._connect()
         try:
             while not self.core.left:
-                socket = self._round(socket)
-            self._say_goodbye(socket)
+                self._wait()
+                with self._at_wire:
+                    socket = self._socket = self._round(socket)
+            with self._at_wire:
+                self._say_goodbye(socket)
         finally:
-            socket.close(linger=500)
+            with self._at_wire:
+                self._socket = None
+                socket.close(linger=500)
             if self.core.failure is None:
                 self.engine.stop()
             self._context.term()
@@ -165,12 +95,32 @@ class Worker:
             self._wake_writer.close()
         return self.core.failure
 
-    def _round(self, socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
-        idle = self.engine.events.empty()
-        self._poller.modify(socket, zmq.POLLIN | (zmq.POLLOUT if self._outgoing else 0))
-        self._poller.poll(max(int(min(self.core.heartbeat / 10, _IDLE) * 1000), 1) if idle else 0)
+    def _wait(self) -> None:
+        """Wait for the broker or the engine, without touching the socket itself."""
+        if not self._more:
+            self._poller.poll(max(int(min(self.core.heartbeat / 10, IDLE) * 1000), 1))
         with suppress(BlockingIOError):
             self._wake_reader.recv(4096)
+
+    def _deliver(self, event: Event) -> bool:
+        """On the engine's thread: take and send a round of few rows, if nobody is at the wire."""
+        if type(event) is not Stepped or len(event.deltas) > _FEW:
+            return False
+        if not self._at_wire.acquire(blocking=False):
+            return False
+        try:
+            socket = self._socket
+            if socket is None or self._outgoing:
+                return False
+            self.core.engine_event(event, self._clock())
+            self._send(socket)
+            if self._outgoing or self._may_go_on(socket):
+                self._wake()
+        finally:
+            self._at_wire.release()
+        return True
+
+    def _round(self, socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
         now = self.beat = self._clock()
         if not self.engine.events.empty():  # tokens wait for nothing else
             self._take_events(now)
@@ -184,13 +134,22 @@ class Worker:
         if self._hangs():
             self.core.leave(f"its engine made no step for {self._hang_limit:.0f} s", failed=True)
         if self.core.tick(now):
-            self._poller.unregister(socket)
+            self._poller.unregister(socket.FD)
             socket.close(linger=0)
             self._outgoing.clear()
             socket = self._connect()
         self._give_commands()
         self._send(socket)
+        self._more = not self.engine.events.empty() or self._may_go_on(socket)
         return socket
+
+    def _may_go_on(self, socket: "zmq.Socket[bytes]") -> bool:
+        """Whether reading, or sending what waits, would do something.
+
+        ZeroMQ's descriptor tells of it once, and whoever sent or read may have taken that.
+        """
+        wanted = zmq.POLLIN | (zmq.POLLOUT if self._outgoing else 0)
+        return bool(int(socket.EVENTS) & wanted)
 
     def _connect(self) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
@@ -201,11 +160,11 @@ class Worker:
             socket.curve_serverkey = server
         allow_ipv6(socket, self._address)
         socket.connect(self._address)
-        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(socket.FD, zmq.POLLIN)
         return socket
 
     def _take_events(self, now: float) -> None:
-        for _ in range(_MAX_EVENTS):
+        for _ in range(MAX_EVENTS):
             try:
                 event = self.engine.events.get_nowait()
             except queue.Empty:
@@ -213,7 +172,7 @@ class Worker:
             self.core.engine_event(event, now)
 
     def _give_commands(self) -> None:
-        room = _MAX_COMMANDS - self.engine.commands.qsize()  # only this thread puts
+        room = MAX_COMMANDS - self.engine.commands.qsize()  # only this thread puts
         for command in self.core.take_commands(room):
             self.engine.commands.put(command)
 

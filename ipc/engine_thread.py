@@ -1,0 +1,100 @@
+"""The thread that owns a worker's engine, and the bounded queues to it and from it."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from .engine_driver import Command, EngineDied, EngineDriver, EngineReady, Event
+from .served_engine import EngineLoader
+
+logger = logging.getLogger("octavo.worker")
+
+MAX_COMMANDS = 1024  # each queue has one thread that puts, which looks before it does
+MAX_EVENTS = 256
+IDLE = 0.05  # seconds between two looks when there is nothing to do
+_FULL = 0.001  # seconds between two looks when the queue of events is full
+
+
+class EngineThread:
+    """Loads an engine and drives it. Everything about the engine happens on this thread.
+
+    ``notify`` says that there are events; ``deliver``, whether it took one itself, right here.
+    """
+
+    def __init__(
+        self,
+        load: EngineLoader,
+        notify: Callable[[], None],
+        deliver: Callable[[Event], bool] = lambda event: False,
+        *,
+        figures_every: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.beat = clock()  # when the thread last went round
+        self.loaded = False
+        self._load = load
+        self._notify = notify
+        self._deliver = deliver
+        self._figures_every = figures_every
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end after its present step, and wait a moment for it."""
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            logger.exception("the engine's thread ended")
+            self._put(EngineDied(f"{type(error).__name__}: {error}"))
+
+    def _serve(self) -> None:
+        loaded = self._load()
+        driver = EngineDriver(loaded)
+        self.beat = self._clock()
+        self.loaded = True
+        self._put(EngineReady(loaded.models, loaded.capacity))
+        figures_due = 0.0
+        while not self._stopping.is_set():
+            self.beat = self._clock()
+            self._obey(driver)
+            for event in driver.step() if driver.num_runs else []:
+                self._put(event)
+            if self._clock() >= figures_due:
+                figures_due = self._clock() + self._figures_every
+                self._put(driver.figures())
+
+    def _obey(self, driver: EngineDriver) -> None:
+        """Take the commands that are there; wait for one only if the engine has nothing to do."""
+        wait = not driver.has_work
+        while wait or not self.commands.empty():
+            try:
+                command = self.commands.get(block=wait, timeout=IDLE)
+            except queue.Empty:
+                return
+            wait = False
+            for event in driver.handle(command):
+                self._put(event)
+
+    def _put(self, event: Event) -> None:
+        if self.events.empty() and self._deliver(event):
+            return
+        while self.events.qsize() >= MAX_EVENTS and not self._stopping.is_set():
+            self._notify()
+            time.sleep(_FULL)
+            self.beat = self._clock()
+        self.events.put(event)
+        if self.events.qsize() == 1:  # behind others it is taken with them
+            self._notify()
