@@ -6,6 +6,7 @@ its pages inside the forward pass; a recurrent layer stores its states after it.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -37,6 +38,13 @@ class Layer(ABC):
     def copy_slot(self, source: int, target: int) -> list[mx.array]:
         """Copy a slot; return arrays to evaluate."""
         return []
+
+    def lend_slots(self, pairs: Mapping[int, int]) -> list[mx.array]:
+        """Let targets begin with what sources (source: target) keep; return arrays to evaluate.
+
+        As copying, but what a round has left where it was computed stays there.
+        """
+        return [a for source, target in pairs.items() for a in self.copy_slot(source, target)]
 
     @property
     @abstractmethod

@@ -65,7 +65,10 @@ class Slots:
         return self._pools
 
     def read(self, name: str, slots: Sequence[int]) -> mx.array:
-        """Return (rows, ...) of array ``name``, one row for each of ``slots``."""
+        """Return (rows, ...) of array ``name``, one row for each of ``slots``.
+
+        Where the leading extent of what was written last is fewer, that may be all of it.
+        """
         for resident in self._resident[name]:
             if all(slot in resident.places for slot in slots):
                 return resident.read(slots)
@@ -77,10 +80,9 @@ class Slots:
     ) -> None:
         """Store ``rows``, already evaluated, to ``slots``; the leading extents may be fewer.
 
-        ``stays``: these very slots are likely to be read next, so whole rows stay resident.
+        ``stays``: these very slots are likely to be read next, so the rows stay resident.
         """
-        whole = rows.shape[1:] == self._pools[name].shape[1:]
-        stays = stays and whole and len(set(slots)) == len(slots)
+        stays = stays and len(set(slots)) == len(slots)
         self._settle(name, slots, replaced=slots if stays else ())
         if stays:
             places = {slot: row for row, slot in enumerate(slots)}
@@ -94,6 +96,25 @@ class Slots:
             piece = mx.contiguous(pool[source])
             mx.eval(piece)
             pool[target] = piece
+
+    def lend(self, pairs: Mapping[int, int], names: Sequence[str] | None = None) -> None:
+        """Let each target begin with what its source keeps: ``pairs`` are source: target.
+
+        Rows that are resident are not copied; the source keeps them.
+        """
+        for name in self.layout if names is None else names:
+            targets = list(pairs.values())
+            self._settle(name, targets, replaced=targets)
+            left = dict(pairs)
+            for resident in list(self._resident[name]):
+                mine = [slot for slot in resident.places if slot in left]
+                if mine:
+                    places = {left.pop(slot): resident.places[slot] for slot in mine}
+                    self._resident[name].append(Resident(places, resident.rows))
+            if left:
+                rows = mx.take(self._pools[name], mx.array(list(left)), axis=0)
+                mx.eval(rows)
+                self._put(name, list(left.values()), rows)
 
     @property
     def arrays(self) -> list[mx.array]:

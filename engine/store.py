@@ -1,6 +1,6 @@
 """What a loaded model keeps between rounds, and how a batch passes through it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,10 @@ class Store:
         for layer, cache in zip(self.layers, caches, strict=True):
             arrays += layer.store(view, cache)
         mx.eval(arrays)
+
+    def lend(self, pairs: Mapping[int, int]) -> None:
+        """Let slots begin with what others keep, source: target; cheaper than copying."""
+        mx.eval([array for layer in self.layers for array in layer.lend_slots(pairs)])
 
     def copy(self, blocks: Iterable[BlockCopy], slots: Iterable[SlotCopy]) -> None:
         """Carry out copies, in order."""

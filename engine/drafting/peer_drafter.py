@@ -62,7 +62,7 @@ class PeerDrafter(Drafter):
         """Run the pending token, then each draft after the other but the last."""
         self._chained = {}
         rows = self._rows_that_draft(rows)
-        self._copy_to_scratch(rows)
+        scratch = self._lend_scratch(rows)
         seq_ids = [row.seq_id for row in rows]
         chain = Chain()
         starts = [row.start for row in rows]
@@ -70,7 +70,7 @@ class PeerDrafter(Drafter):
         for step in range(rows[0].num_drafts if rows else 0):
             count = sum(row.num_drafts > step for row in rows)
             rows, tokens = rows[:count], tokens[:count]
-            view = self._step_view(rows, step)
+            view = self._step_view(rows, step, scratch)
             caches = self.store.open(view)
             hidden = self.forward.hidden(tokens[:, None], caches)
             logits = self.forward.logits(hidden)[:, 0, : self.target_vocab_size]
@@ -102,7 +102,7 @@ class PeerDrafter(Drafter):
         able = [replace(row, num_drafts=size) for row, size in pairs if size]
         return sorted(able, key=lambda row: (-row.num_drafts, -row.start))
 
-    def _step_view(self, rows: Sequence[Row], step: int) -> BatchView:
+    def _step_view(self, rows: Sequence[Row], step: int, scratch: Mapping[int, int]) -> BatchView:
         """One token a row, ``step`` positions after the pending one, in its scratch slot."""
         assert all(len(row.tokens) == 1 for row in rows), "drafts follow a single pending token"
         windows = [
@@ -112,19 +112,25 @@ class PeerDrafter(Drafter):
                     (0,),
                     row.start + step,
                     row.blocks,
-                    self.first_scratch + number if self.keeps_states else None,
+                    scratch[row.slot or 0] if self.keeps_states else None,
                     row.fold if step == 0 else 0,
                 )
             )
-            for number, row in enumerate(rows)
+            for row in rows
         ]
         return BatchView(Batch(windows, self.block_size, keep_order=True))
 
-    def _copy_to_scratch(self, rows: Sequence[Row]) -> None:
-        """Give each row's drafting steps a copy of its state, with what is recorded beside it."""
-        if self.keeps_states:
-            places = enumerate(rows, self.first_scratch)
-            self.store.copy((), [SlotCopy(row.slot or 0, scratch) for scratch, row in places])
+    def _lend_scratch(self, rows: Sequence[Row]) -> Mapping[int, int]:
+        """Give each row's drafting steps its state, with what is recorded beside it.
+
+        Scratch slots are in the order of the rows' own: rows that lie together stay together.
+        """
+        if not self.keeps_states:
+            return {}
+        slots = sorted(row.slot or 0 for row in rows)
+        pairs = {slot: scratch for scratch, slot in enumerate(slots, self.first_scratch)}
+        self.store.lend(pairs)
+        return pairs
 
     def _to_run(self, window: Window, num_kept: int) -> Window | None:
         row, accepted = window.row, window.drafts[: num_kept - len(window.row.tokens)]

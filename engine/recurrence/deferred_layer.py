@@ -7,7 +7,7 @@ theirs, or other rows come together, they are settled there. Prompt chunks run f
 The rows of larger batches are divided among the lanes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,20 @@ class DeferredLayer(Layer):
     def copy_slot(self, source: int, target: int) -> list[mx.array]:
         self.settle([source, target])
         self.slots.copy(source, target)
+        return self.slots.arrays
+
+    def lend_slots(self, pairs: Mapping[int, int]) -> list[mx.array]:
+        targets = list(pairs.values())
+        self.settle(targets, replaced=targets)
+        left = dict(pairs)
+        for group in list(self.groups):
+            mine = [slot for slot in group.slots if slot in left]
+            if mine:
+                part = group if mine == group.slots else group.rows(mine)
+                lent = [left.pop(slot) for slot in mine]
+                self.groups.append(Group(lent, part.state, part.records, part.drafts))
+        self.slots.lend(left)
+        self.slots.lend({s: t for s, t in pairs.items() if s not in left}, ["history"])
         return self.slots.arrays
 
     @property

@@ -1,6 +1,6 @@
 """A gated-delta layer: state, convolution inputs and records of drafts in slots."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -46,6 +46,10 @@ class DeltaLayer(Layer):
 
     def copy_slot(self, source: int, target: int) -> list[mx.array]:
         self.slots.copy(source, target)
+        return self.slots.arrays
+
+    def lend_slots(self, pairs: Mapping[int, int]) -> list[mx.array]:
+        self.slots.lend(pairs)
         return self.slots.arrays
 
     @property

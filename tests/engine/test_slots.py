@@ -121,3 +121,43 @@ def test_a_copy_sees_rows_that_stayed_and_replaces_them() -> None:
     mx.eval(slots.arrays)
 
     assert slots.read("state", [5, 1])[:, 0, 0].tolist() == [7, 7]
+
+
+def test_rows_that_are_shorter_stay_too_and_leave_what_lies_after_them() -> None:
+    slots = Slots(LAYOUT, 4)
+    whole, short = mx.full((2, 4, 2), 7.0), mx.zeros((2, 1, 2))
+    mx.eval(whole, short)
+    slots.write("records", [1, 2], whole)
+    mx.eval(slots.arrays)
+    slots.write("records", [1, 2], short, stays=True)
+
+    assert slots.read("records", [1, 2]) is short
+    assert slots.read("records", [2, 3])[0, :, 0].tolist() == [0, 7, 7, 7]
+
+
+def test_what_is_lent_is_the_source_s_and_goes_its_own_way_from_then_on() -> None:
+    slots = Slots(LAYOUT, 8)
+    rows = filled(7, 2)
+    slots.write("state", [1, 2], rows, stays=True)
+    slots.write("state", [3], filled(9, 1))
+    slots.lend({2: 5, 1: 4, 3: 6})
+    mx.eval(slots.arrays)
+
+    assert slots.read("state", [1, 2]) is rows, "lending moves nothing"
+    assert slots.read("state", [4, 5]) is rows
+    assert slots.read("state", [6])[0, 0, 0].item() == 9
+    slots.write("state", [4, 5], filled(8, 2), stays=True)
+    assert slots.read("state", [1, 2]) is rows
+    assert mx.all(slots.pools["state"][mx.array([4, 5])] == 8)
+    assert mx.all(slots.pools["state"][mx.array([1, 2])] == 7)
+
+
+def test_a_slot_that_is_lent_to_forgets_what_it_held() -> None:
+    slots = Slots(LAYOUT, 8)
+    slots.write("state", [1], filled(7, 1), stays=True)
+    slots.write("state", [4, 5], filled(8, 2), stays=True)
+    slots.lend({1: 4})
+    mx.eval(slots.arrays)
+
+    assert mx.all(slots.read("state", [4]) == 7)
+    assert mx.all(slots.read("state", [5]) == 8)
