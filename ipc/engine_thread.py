@@ -20,14 +20,13 @@ _FULL = 0.001  # seconds between two looks when the queue of events is full
 class EngineThread:
     """Loads an engine and drives it. Everything about the engine happens on this thread.
 
-    ``notify`` says that there are events; ``deliver``, whether it took one itself, right here.
+    ``notify`` is called from it when there are events.
     """
 
     def __init__(
         self,
         load: EngineLoader,
         notify: Callable[[], None],
-        deliver: Callable[[Event], bool] = lambda event: False,
         *,
         figures_every: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
@@ -38,7 +37,6 @@ class EngineThread:
         self.loaded = False
         self._load = load
         self._notify = notify
-        self._deliver = deliver
         self._figures_every = figures_every
         self._clock = clock
         self._stopping = threading.Event()
@@ -89,8 +87,6 @@ class EngineThread:
                 self._put(event)
 
     def _put(self, event: Event) -> None:
-        if self.events.empty() and self._deliver(event):
-            return
         while self.events.qsize() >= MAX_EVENTS and not self._stopping.is_set():
             self._notify()
             time.sleep(_FULL)

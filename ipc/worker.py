@@ -1,13 +1,11 @@
-"""The worker's shell: one thread owns the engine, one the socket; bounded queues between.
+"""The worker's shell: one thread owns the engine, one owns the socket; bounded queues between.
 
 Neither waits for the other: the socket's thread merges what it cannot send yet, and runs without
-credit are paused, so the queue of events stays short by itself. A round of few rows takes a
-shorter way: if nobody is at the wire, the engine's thread sends it, and none has to wake.
+credit are paused, so the queue of events stays short by itself.
 """
 
 import queue
 import socket as sockets
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +14,6 @@ from contextlib import suppress
 import zmq
 
 from .addresses import allow_ipv6, configure, is_local, receive
-from .engine_driver import Event, Stepped
 from .engine_thread import IDLE, MAX_COMMANDS, MAX_EVENTS, EngineThread
 from .keys import KeyPair
 from .limits import MAX_FRAMES
@@ -24,7 +21,6 @@ from .served_engine import EngineLoader
 from .worker_core import WorkerCore
 
 _AT_ONCE = 8  # messages made before they are sent
-_FEW = 4  # rows whose tokens cost the engine less than another thread takes to wake
 
 
 class Worker:
@@ -53,12 +49,7 @@ class Worker:
         self._wake_reader, self._wake_writer = sockets.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
-        self.engine = EngineThread(
-            load, self._wake, self._deliver, figures_every=heartbeat / 2, clock=clock
-        )
-        self._at_wire = threading.Lock()  # who holds it may touch the core and the socket
-        self._socket: zmq.Socket[bytes] | None = None
-        self._more = True  # whether there is something to do without waiting
+        self.engine = EngineThread(load, self._wake, figures_every=heartbeat / 2, clock=clock)
         self._outgoing: deque[list[bytes]] = deque()
         self._drain_wanted = False
         self._poller = zmq.Poller()
@@ -76,18 +67,13 @@ class Worker:
     def run(self) -> str | None:
         """Serve. Return None after draining, or why it could not go on."""
         self.engine.start()
-        socket = self._socket = self._connect()
+        socket = self._connect()
         try:
             while not self.core.left:
-                self._wait()
-                with self._at_wire:
-                    socket = self._socket = self._round(socket)
-            with self._at_wire:
-                self._say_goodbye(socket)
+                socket = self._round(socket)
+            self._say_goodbye(socket)
         finally:
-            with self._at_wire:
-                self._socket = None
-                socket.close(linger=500)
+            socket.close(linger=500)
             if self.core.failure is None:
                 self.engine.stop()
             self._context.term()
@@ -95,32 +81,12 @@ class Worker:
             self._wake_writer.close()
         return self.core.failure
 
-    def _wait(self) -> None:
-        """Wait for the broker or the engine, without touching the socket itself."""
-        if not self._more:
-            self._poller.poll(max(int(min(self.core.heartbeat / 10, IDLE) * 1000), 1))
+    def _round(self, socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
+        idle = self.engine.events.empty()
+        self._poller.modify(socket, zmq.POLLIN | (zmq.POLLOUT if self._outgoing else 0))
+        self._poller.poll(max(int(min(self.core.heartbeat / 10, IDLE) * 1000), 1) if idle else 0)
         with suppress(BlockingIOError):
             self._wake_reader.recv(4096)
-
-    def _deliver(self, event: Event) -> bool:
-        """On the engine's thread: take and send a round of few rows, if nobody is at the wire."""
-        if type(event) is not Stepped or len(event.deltas) > _FEW:
-            return False
-        if not self._at_wire.acquire(blocking=False):
-            return False
-        try:
-            socket = self._socket
-            if socket is None or self._outgoing:
-                return False
-            self.core.engine_event(event, self._clock())
-            self._send(socket)
-            if self._outgoing or self._may_go_on(socket):
-                self._wake()
-        finally:
-            self._at_wire.release()
-        return True
-
-    def _round(self, socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
         now = self.beat = self._clock()
         if not self.engine.events.empty():  # tokens wait for nothing else
             self._take_events(now)
@@ -134,22 +100,13 @@ class Worker:
         if self._hangs():
             self.core.leave(f"its engine made no step for {self._hang_limit:.0f} s", failed=True)
         if self.core.tick(now):
-            self._poller.unregister(socket.FD)
+            self._poller.unregister(socket)
             socket.close(linger=0)
             self._outgoing.clear()
             socket = self._connect()
         self._give_commands()
         self._send(socket)
-        self._more = not self.engine.events.empty() or self._may_go_on(socket)
         return socket
-
-    def _may_go_on(self, socket: "zmq.Socket[bytes]") -> bool:
-        """Whether reading, or sending what waits, would do something.
-
-        ZeroMQ's descriptor tells of it once, and whoever sent or read may have taken that.
-        """
-        wanted = zmq.POLLIN | (zmq.POLLOUT if self._outgoing else 0)
-        return bool(int(socket.EVENTS) & wanted)
 
     def _connect(self) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
@@ -160,7 +117,7 @@ class Worker:
             socket.curve_serverkey = server
         allow_ipv6(socket, self._address)
         socket.connect(self._address)
-        self._poller.register(socket.FD, zmq.POLLIN)
+        self._poller.register(socket, zmq.POLLIN)
         return socket
 
     def _take_events(self, now: float) -> None:
