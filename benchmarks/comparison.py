@@ -1,7 +1,7 @@
 """What the answers of several sides come to: a line for each of ours, peer and phase.
 
-An answer is what ``benchmarks.peer_side`` gives for one request, or {"refused": why}. Nothing is run
-here.
+An answer is what ``benchmarks.peer_side`` gives for one request, or {"refused": why}. Nothing is
+run here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ def compare(
         if refused is not None:
             yield {"faster": None, **names, "refused_by": name, "refused": refused}
             return
-    for phase, rate in (("decode", decode_rate), ("whole", whole_rate)):
+    for phase, rate in (("decode", decode_rate), ("whole", whole_rate), ("cpu", cpu_rate)):
         ratio = ratio_of([(rate(a), rate(b)) for a, b in zip(ours, theirs, strict=False)])
         yield {
             "faster": faster(ratio, side, peer),
@@ -68,6 +68,11 @@ def decode_rate(answer: Answer) -> float:
 def whole_rate(answer: Answer) -> float:
     """New tokens a second of the whole run, prompts included in the time."""
     return sum(map(len, answer["tokens"])) / float(answer["prompt_s"] + answer["decode_s"])
+
+
+def cpu_rate(answer: Answer) -> float:
+    """New tokens of the whole run a second of processor time, that of threads that spin too."""
+    return sum(map(len, answer["tokens"])) / float(answer["cpu_s"])
 
 
 def share_alike(ours: Tokens, theirs: Tokens) -> float:

@@ -57,7 +57,7 @@ class Decoder:
     def run(self, prompts: list[list[int]], new_tokens: int) -> dict[str, Any]:
         """Decode ``prompts`` as one batch; return the tokens and the seconds of both phases."""
         llama_cpp.llama_memory_clear(self._memory, True)
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         picked = self._prompts(prompts)
         first = time.perf_counter()
         said = [[token] for token in picked]
@@ -75,6 +75,7 @@ class Decoder:
             "prompt_s": first - begin,
             "decode_s": end - first,
             "decoded": len(prompts) * (new_tokens - 1),
+            "cpu_s": time.process_time() - cpu_begin,
         }
 
     def _prompts(self, prompts: list[list[int]]) -> list[int]:

@@ -2,8 +2,8 @@
 
 It prints {"is": what it runs with}, then answers each line {"prompts", "new_tokens"} with
 {"tokens": of each prompt, "prompt_s": seconds until every row had its first token, "decode_s":
-seconds from there on, "decoded": tokens in that time}. Prompts run in groups of ``--rows``. The
-engine also answers {"ceiling": rows} and {"encode": texts or chats}.
+seconds from there on, "decoded": tokens in that time, "cpu_s": of all threads}. Prompts run in
+groups of ``--rows``. The engine also answers {"ceiling": rows} and {"encode": texts or chats}.
 
     python -m benchmarks.peer_side engine FOLDER --rows 8
 """
@@ -26,6 +26,7 @@ class Clock:
     def __init__(self, rows: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
         self._begin = self._last = time.perf_counter()
+        self._cpu_begin = time.process_time()
         self._first: float | None = None
         self._early = 0
 
@@ -47,6 +48,7 @@ class Clock:
             "prompt_s": self._first - self._begin,
             "decode_s": self._last - self._first,
             "decoded": sum(map(len, self.tokens)) - self._early,
+            "cpu_s": time.process_time() - self._cpu_begin,
         }
 
 
@@ -194,7 +196,8 @@ def answer(side: Any, request: dict[str, Any], rows: int) -> dict[str, Any]:
     if "encode" in request:
         return {"prompts": [side.engine.encode(prompt) for prompt in request["encode"]]}
     prompts = request["prompts"]
-    total: dict[str, Any] = {"tokens": [], "prompt_s": 0.0, "decode_s": 0.0, "decoded": 0}
+    total: dict[str, Any] = {"tokens": [], "decoded": 0}
+    total |= dict.fromkeys(("prompt_s", "decode_s", "cpu_s"), 0.0)
     for first in range(0, len(prompts), rows):
         try:
             part = side.run(prompts[first : first + rows], request["new_tokens"])

@@ -3,7 +3,8 @@
 Same weights (float32), prompts and lengths, greedy; every side in a process of its own, all in
 turns in one run. A ratio is ours over theirs: the median over rounds with its 95 % interval. Where
 a peer is faster its lines come first and say so in their first field. Each line is one peer and
-one phase: ``decode`` counts from the moment every row has its first token, ``whole`` everything.
+one phase: ``decode`` counts from the moment every row has its first token, ``whole`` everything,
+``cpu`` the whole run in processor time: with ``--threads 1`` it means something on a busy machine.
 
     python -m benchmarks.peers --shape dense-0.6b --llama-python /tmp/llama/venv/bin/python
 

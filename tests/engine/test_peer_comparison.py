@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from benchmarks.comparison import decode_rate, report, share_alike, whole_rate
+from benchmarks.comparison import cpu_rate, decode_rate, report, share_alike, whole_rate
 from benchmarks.gguf_file import converted, gguf_name, read_safetensors
 from benchmarks.peer_side import Clock
 from benchmarks.peers import turns
@@ -21,7 +21,13 @@ HYBRID = {
 
 
 def answer(seconds: float) -> dict[str, Any]:
-    return {"tokens": [[1, 2, 3], [4, 5, 6]], "prompt_s": 1.0, "decode_s": seconds, "decoded": 4}
+    return {
+        "tokens": [[1, 2, 3], [4, 5, 6]],
+        "prompt_s": 1.0,
+        "decode_s": seconds,
+        "decoded": 4,
+        "cpu_s": 3.0,
+    }
 
 
 def test_decoding_counts_from_the_step_in_which_the_last_row_began() -> None:
@@ -42,9 +48,10 @@ def test_decoding_counts_from_the_step_in_which_the_last_row_began() -> None:
     assert said["decode_s"] > 0
 
 
-def test_rates_are_of_decoding_alone_and_of_the_whole_run() -> None:
+def test_rates_are_of_decoding_alone_of_the_whole_run_and_of_processor_time() -> None:
     assert decode_rate(answer(2.0)) == 2.0  # 4 tokens in 2 seconds
     assert whole_rate(answer(2.0)) == 2.0  # 6 tokens in 1 + 2 seconds
+    assert cpu_rate(answer(5.0)) == 2.0  # 6 tokens for 3 seconds of processors
 
 
 def test_a_faster_peer_comes_first_and_is_named() -> None:
@@ -61,8 +68,11 @@ def test_a_faster_peer_comes_first_and_is_named() -> None:
         ("fast", "fast", "whole"),
         ("engine", "slow", "decode"),
         ("engine", "slow", "whole"),
+        ("neither", "slow", "cpu"),
+        ("neither", "fast", "cpu"),
         ("neither", "same", "decode"),
         ("neither", "same", "whole"),
+        ("neither", "same", "cpu"),
     ]
     assert lines[0]["ratio"] == 0.5
     assert lines[1]["ratio"] == pytest.approx(2 / 3)
@@ -71,7 +81,8 @@ def test_a_faster_peer_comes_first_and_is_named() -> None:
 def test_a_peer_of_fewer_rounds_is_compared_over_those() -> None:
     lines = report({"engine": [answer(2.0), answer(2.0), answer(9.0)], "slow": [answer(4.0)] * 2})
 
-    assert [(line["ratio"], line["num_pairs"]) for line in lines] == [(2.0, 2), (5 / 3, 2)]
+    found = [(line["ratio"], line["num_pairs"]) for line in lines]
+    assert found == [(2.0, 2), (5 / 3, 2), (1.0, 2)]
 
 
 def test_a_refusal_is_the_result() -> None:
