@@ -4,6 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from . import blas
 from .attention.layer import AttentionLayer
 from .layers import Layer
 from .pages import PageShape
@@ -16,7 +17,7 @@ class Backend:
     """Makes layers. This one's run on every device; others fall back on it, layer by layer."""
 
     name = "portable"
-    reads_groups_once = True  # its attention heeds a round's groups
+    reads_groups_once = False  # its attention heeds a round's groups: measured on CPUs only
     attends_in_tiles = False  # attention of wide windows may round otherwise than MLX's own
 
     def attention_layer(
@@ -42,6 +43,9 @@ class Backend:
 
     def bind_products(self, model: Any) -> int:
         """Give modules of ``model`` that multiply a class of this backend; return how many."""
+        used = blas.current()
+        if used is not None and used.threads:
+            blas.set_threads(used.threads)  # another backend may have left it one
         return 0
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:

@@ -89,8 +89,9 @@ def plan_memory(
 
     Blocks are as many as fit and as ``max_rows`` rows of ``max_context`` tokens can use, twice
     over; slots are one a row, and as many checkpoints as ``max_checkpoint_bytes`` (None: twice the
-    rows, or up to eight times where an eighth of the memory holds them). ``max_bytes`` replaces the device's share; ``num_blocks`` and ``num_slots`` are taken as
-    they are. Raises ValueError, with the numbers, when not one sequence of two blocks fits.
+    rows, or up to eight times where an eighth of the memory holds them). ``max_bytes`` replaces the
+    device's share; ``num_blocks`` and ``num_slots`` are taken as they are. Raises ValueError, with
+    the numbers, when not one sequence of two blocks fits.
     """
     _require_positive(block_size=block_size, max_rows=max_rows, max_context=max_context)
     _require_positive(max_bytes=max_bytes)

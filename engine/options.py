@@ -25,8 +25,8 @@ class EngineOptions:
     or lookup (what followed the same words before); None: the MTP head if there is one, else the
     draft model if one is named. acceptance: coupled (by shared noise: the output is the same as
     without drafts) or rejection (the classical rule: another output, equally likely).
-    backend: portable (MLX operations), cuda (kernels for an NVIDIA GPU), or auto: the fastest that
-    the device and mode have.
+    backend: portable (MLX operations), cpu (what a CPU runs fastest), cuda (kernels for an NVIDIA
+    GPU), or auto: the fastest that the device and mode have.
     prefix_cache: share computed prefixes. max_checkpoint_bytes: memory for kept recurrent states.
     check: verify every scheduler invariant at every event (slow).
     """

@@ -69,11 +69,21 @@ class Slots:
 
         Where the leading extent of what was written last is fewer, that may be all of it.
         """
+        resident = self.make_ready(name, slots)
+        if resident is not None:
+            return resident.read(slots)
+        return mx.take(self._pools[name], mx.array(list(slots)), axis=0)
+
+    def make_ready(self, name: str, slots: Sequence[int]) -> Resident | None:
+        """Return what ``slots`` are read from if they are resident together, else settle them.
+
+        Before several are read, each is made ready: no pool may be written while one is read.
+        """
         for resident in self._resident[name]:
             if all(slot in resident.places for slot in slots):
-                return resident.read(slots)
+                return resident
         self._settle(name, slots)
-        return mx.take(self._pools[name], mx.array(list(slots)), axis=0)
+        return None
 
     def write(
         self, name: str, slots: Sequence[int], rows: mx.array, *, stays: bool = False
@@ -140,12 +150,12 @@ class Slots:
         ]
         if not asked:
             return
-        self._resident[name] = [one for one in self._resident[name] if one not in asked]
         for resident in asked:
             for slot, row in resident.places.items():
                 if slot not in replaced:
                     self._put(name, [slot], resident.rows[row : row + 1])
         mx.eval(self._pools[name])
+        self._resident[name] = [one for one in self._resident[name] if one not in asked]
 
     def _put(self, name: str, slots: Sequence[int], rows: mx.array) -> None:
         pool = self._pools[name]

@@ -68,14 +68,14 @@ class Places:
 
 
 def find_candidates(settings: Settings, places: Places) -> list[Candidate]:
-    """What was asked for, then everything else: mkl, scipy-openblas32, the system's.
+    """What was asked for, then everything else: scipy-openblas32, mkl, the system's.
 
     ``exact`` is never replaced by a library that does not keep the promise.
     """
     if settings.name == "exact":
         runs_avx = platform.machine() in ("x86_64", "AMD64")
         return [candidate for candidate in _openblas(places, exact=True) if runs_avx]
-    found = [*_mkl(places), *_openblas(places), *_system(places)]
+    found = [*_openblas(places), *_mkl(places), *_system(places)]
     asked = [candidate for candidate in found if candidate.name == settings.name]
     if settings.file is not None:
         asked = [Candidate(settings.file.name.partition(".")[0], settings.file)]

@@ -6,10 +6,10 @@ import mlx.core as mx
 
 from ..backend import Backend
 from ..layers import Layer
-from ..recurrence.deferred_layer import DeferredLayer, deferred_layout
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
 from . import feed_forward, products
+from .deferred_layer import DeferredLayer, deferred_layout
 from .lanes import Lanes
 
 
@@ -17,11 +17,12 @@ class CpuBackend(Backend):
     """Gated-delta layers defer the writing of states; products of few rows take OpenBLAS's way."""
 
     name = "cpu"
+    reads_groups_once = True
     attends_in_tiles = True
 
     def bind_products(self, model: Any) -> int:
         if not products.pays_here():
-            return 0
+            return super().bind_products(model)
         feed_forward.quicken(model)
         return products.quicken(model, Lanes.of_thread(), tiles=products.tiles_pay())
 
@@ -31,4 +32,6 @@ class CpuBackend(Backend):
     def delta_layer(
         self, module: Any, num_slots: int, max_drafts: int, dtype: mx.Dtype, form: RecurrenceForm
     ) -> Layer:
-        return DeferredLayer(module, num_slots, max_drafts, dtype, Lanes.of_thread())
+        # beside a BLAS that keeps its own threads, lanes would be more threads than cores
+        lanes = Lanes.of_thread() if products.pays_here() else Lanes.make(1)
+        return DeferredLayer(module, num_slots, max_drafts, dtype, lanes)

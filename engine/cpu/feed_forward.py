@@ -17,19 +17,22 @@ class FeedForward(nn.Module):
         """Return the layer's output, shaped like ``x``."""
         gate, up = self.gate_proj, self.up_proj
         rows = x.size // x.shape[-1]
-        if isinstance(gate, SkinnyLinear) and isinstance(up, SkinnyLinear):
+        if _divides(gate, rows) and _divides(up, rows):
             flat = x.reshape(rows, x.shape[-1])
-            gates, ups = gate.skinny.parts(flat), up.skinny.parts(flat)
-            if len(gates) > 1 and "bias" not in gate and "bias" not in up:
-                hidden = []
-                for (stream, one), (_, other) in zip(gates, ups, strict=True):
-                    with mx.stream(stream):
-                        hidden.append(silu(one) * other)
-                joined = gate.skinny.join(hidden).reshape(*x.shape[:-1], -1)
-                down: mx.array = self.down_proj(joined)
-                return down
+            hidden = []
+            for one, other in zip(gate.skinny.parts(flat), up.skinny.parts(flat), strict=True):
+                with mx.stream(one[0]):
+                    hidden.append(silu(one[1]) * other[1])
+            joined = gate.skinny.join(hidden).reshape(*x.shape[:-1], -1)
+            down: mx.array = self.down_proj(joined)
+            return down
         out: mx.array = self.down_proj(silu(gate(x)) * up(x))
         return out
+
+
+def _divides(linear: nn.Linear, rows: int) -> bool:
+    is_bare = isinstance(linear, SkinnyLinear) and "bias" not in linear
+    return is_bare and linear.skinny.is_divided(rows)
 
 
 FAMILIES = (llama.MLP, qwen2.MLP, qwen3.MLP, qwen3_next.Qwen3NextMLP)  # all compute just this

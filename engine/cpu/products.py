@@ -63,6 +63,11 @@ class SkinnyWeight:
             product = parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=1)
         return product.reshape(*x.shape[:-1], outputs)
 
+    def is_divided(self, rows: int) -> bool:
+        """Whether a product with so many rows is in tiles that several lanes share."""
+        tiled = self._tile_for(rows) not in (0, self.weight.shape[0])
+        return tiled and len(self._lanes_for(rows).streams) > 1
+
     def parts(self, x: mx.array) -> list[tuple[mx.Stream, mx.array]]:
         """The product of x (rows, inputs), in parts that are still on their lanes, for ``join``.
 

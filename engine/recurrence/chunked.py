@@ -13,9 +13,10 @@ grid from the window's start; those of prompts start on block boundaries: the gr
 """
 
 from collections.abc import Sequence
-from functools import cache
 
 import mlx.core as mx
+
+from .triangle import inverse, masks
 
 CHUNK = 16  # tokens; as fast as 32 on a CPU, and it divides the usual block
 
@@ -52,13 +53,13 @@ def _run(  # noqa: PLR0917  # the letters of the formula
     time: int,
     dtype: mx.Dtype,
 ) -> tuple[mx.array, mx.array]:
-    lower, strictly = _triangles()
+    lower, strictly = masks(CHUNK)
     kept = total[..., :, None] - total[..., None, :]  # log of what is left of j's write at i
     kept = mx.where(lower, mx.exp(mx.where(lower, kept, 0.0)), 0.0)
     turned = k.swapaxes(-1, -2)
-    inverse = _inverse(mx.where(strictly, (beta * k) @ turned * kept, 0.0))
+    solved = inverse(mx.where(strictly, (beta * k) @ turned * kept, 0.0))
     decayed = mx.exp(total)[..., None]
-    wanted, predicted = inverse @ (beta * v), inverse @ (beta * decayed * k)
+    wanted, predicted = solved @ (beta * v), solved @ (beta * decayed * k)
     reads, decayed_q = q @ turned * kept, decayed * q
     to_end = mx.exp(total[..., -1:] - total)[..., None]
     writes, at_end = (to_end * k).swapaxes(-1, -2), mx.exp(total[..., -1])[..., None, None]
@@ -80,22 +81,3 @@ def _chunks(x: mx.array) -> mx.array:
     padding = -time % CHUNK
     x = mx.pad(x.astype(mx.float32), [(0, 0), (0, padding), (0, 0), (0, 0)])
     return x.reshape(rows, -1, CHUNK, heads, size).transpose(0, 3, 1, 2, 4)
-
-
-def _inverse(strictly_lower: mx.array) -> mx.array:
-    """(I + A)^-1 for strictly lower triangular A, (..., C, C)."""
-    power = -strictly_lower
-    inverse = mx.eye(CHUNK) + power
-    reached = 2
-    while reached < CHUNK:
-        power = power @ power
-        inverse = inverse + inverse @ power
-        reached *= 2
-    return inverse
-
-
-@cache
-def _triangles() -> tuple[mx.array, mx.array]:
-    """Masks of j <= i and j < i, (C, C)."""
-    full = mx.ones((CHUNK, CHUNK), dtype=mx.bool_)
-    return mx.tril(full), mx.tril(full, -1)

@@ -23,9 +23,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from .chunked import LEAST_DECAY
 from .triangle import inverse, masks
-
-LEAST_DECAY = 1e-30  # a smaller one forgets the state as thoroughly
 
 Bools = npt.NDArray[np.bool_]
 

@@ -25,4 +25,6 @@ def inverse(strictly_lower: mx.array) -> mx.array:
 def masks(size: int) -> tuple[mx.array, mx.array]:
     """Where j <= i and where j < i, (size, size)."""
     full = mx.ones((size, size), dtype=mx.bool_)
-    return mx.tril(full), mx.tril(full, -1)
+    made = mx.tril(full), mx.tril(full, -1)
+    mx.eval(made)  # what is not evaluated belongs to the thread that made it
+    return made

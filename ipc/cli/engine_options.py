@@ -90,7 +90,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=("auto", "portable", "cpu", "cuda"),
         default=unset,
-        help="MLX's operations, or kernels for an NVIDIA GPU; by default the faster one there is",
+        help="MLX's operations, a CPU's quick ways, or an NVIDIA GPU's kernels; auto: the fastest",
     )
 
 

@@ -16,7 +16,9 @@ def test_without_a_gpu_layers_are_those_of_the_cpu(name) -> None:
 
 
 @needs_no_gpu
-@pytest.mark.parametrize(("name", "exact"), [("portable", False), ("portable", True), ("auto", True)])
+@pytest.mark.parametrize(
+    ("name", "exact"), [("portable", False), ("portable", True), ("auto", True)]
+)
 def test_layers_are_portable_where_asked_for_or_exact(name, exact) -> None:
     assert type(choose_backend(name, exact=exact)) is Backend
 
@@ -34,5 +36,7 @@ def test_kernels_are_refused_where_nothing_can_run_them() -> None:
 
 
 def test_an_unknown_backend_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="backend must be 'auto', 'portable', 'cpu' or 'cuda', not 'm'"):
+    with pytest.raises(
+        ValueError, match="backend must be 'auto', 'portable', 'cpu' or 'cuda', not 'm'"
+    ):
         EngineOptions(backend="m")

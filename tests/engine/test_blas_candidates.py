@@ -43,10 +43,10 @@ def mkl_in(site: Path) -> Candidate:
     return Candidate("mkl", install(site, "mkl", "2026.2", "../../libmkl_rt.so.3")[0])
 
 
-def test_mkl_comes_first_then_openblas_then_the_systems(site: Path, places: Places) -> None:
+def test_openblas_comes_first_then_mkl_then_the_systems(site: Path, places: Places) -> None:
     openblas, mkl = openblas_in(site), mkl_in(site)
 
-    assert find_candidates(Settings(), places) == [mkl, openblas, SYSTEM]
+    assert find_candidates(Settings(), places) == [openblas, mkl, SYSTEM]
 
 
 def test_what_is_not_installed_is_not_tried(site: Path, places: Places) -> None:
@@ -75,7 +75,7 @@ def test_mkl_is_found_where_conda_puts_it(tmp_path: Path) -> None:
 def test_the_one_asked_for_is_tried_first_and_the_others_after_it(
     site: Path, places: Places, name: str
 ) -> None:
-    everything = [mkl_in(site), openblas_in(site), SYSTEM]
+    everything = [openblas_in(site), mkl_in(site), SYSTEM]
 
     found = find_candidates(Settings(name=name), places)
 

@@ -8,13 +8,13 @@ import pytest
 from delta_pair import DeltaPair, Step, make_module
 
 from engine.build import build_parts
+from engine.cpu import deferred_layer
 from engine.cpu.backend import CpuBackend
+from engine.cpu.deferred_layer import DeferredLayer
 from engine.cpu.lanes import Lanes
 from engine.engine import Engine
 from engine.loading import load
 from engine.options import EngineOptions
-from engine.recurrence import deferred_layer
-from engine.recurrence.deferred_layer import DeferredLayer
 from engine.recurrence.delta_layer import DeltaLayer
 from engine.recurrence.windows import DividedWindow
 from engine.sampling_params import SamplingParams
