@@ -85,6 +85,7 @@ class Service:
         self.processes: list[Process] = []
         self.clients: list[Client] = []
         self.broker: Process | None = None
+        self.heartbeat = HEARTBEAT
 
     def start(self, command: str, *words: str) -> Process:
         log = self.folder / f"{command}{len(self.processes)}"
@@ -96,13 +97,13 @@ class Service:
         self.broker = self.start(
             "broker",
             *("--listen", self.frontend, "--workers", self.backend),
-            *("--heartbeat", str(HEARTBEAT), *words),
+            *("--heartbeat", str(self.heartbeat), *words),
         )
         self.broker.first_line()
         return self.broker
 
     def start_worker(self, model: str = "fake:step=0.002,rows=8", *words: str) -> Process:
-        beat = ("--heartbeat", str(HEARTBEAT))
+        beat = ("--heartbeat", str(self.heartbeat))
         return self.start("worker", "--connect", self.backend, "--model", model, *beat, *words)
 
     def client(self, **options: Any) -> Client:

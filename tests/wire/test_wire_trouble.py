@@ -17,6 +17,7 @@ WORDS = [f"code word {number}" for number in range(24)]
 def proxies(service: Service) -> Iterator[tuple[TroubleProxy, TroubleProxy]]:
     """A broker on TCP with a proxy on each side, and a worker behind the second."""
     service.frontend = service.backend = "tcp://127.0.0.1:*"
+    service.heartbeat = 1.5  # trouble is the network's part, not that of a busy machine
     listening = service.start_broker().first_line()
     front, back = TroubleProxy(listening["clients"][0], 1), TroubleProxy(listening["workers"][0], 2)
     service.frontend, service.backend = front.address, back.address
