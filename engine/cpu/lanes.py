@@ -28,10 +28,10 @@ class Lanes:
 
     @classmethod
     def of_thread(cls) -> "Lanes":
-        """This thread's own: as many as the BLAS was found to gain from threads (docs/blas.md)."""
+        """This thread's own, as many as ``blas.current()`` says."""
         if not hasattr(_made, "lanes"):
             used = blas.current()
-            _made.lanes = cls.make((used.threads or 1) if used is not None else 1)
+            _made.lanes = cls.make(used.lanes if used is not None else 1)
         lanes: Lanes = _made.lanes
         return lanes
 
