@@ -10,14 +10,14 @@ from engine import blas
 def all_threads() -> Iterator[None]:
     """Let the BLAS use as many threads as were found to pay when it was loaded: mlx-lm's turn.
 
-    This engine, whose turn it is otherwise, divides products itself and leaves the BLAS one.
+    This engine, whose turn it is otherwise, may divide products itself and leave the BLAS one.
     """
     used = blas.current()
     if used is None or used.name != "openblas" or not used.threads:
         yield
         return
-    blas.set_threads(used.threads)
+    before = blas.set_threads(used.threads)
     try:
         yield
     finally:
-        blas.set_threads(1)
+        blas.set_threads(before or 1)

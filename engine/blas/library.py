@@ -50,6 +50,7 @@ class Library:
             raise UnusableBlas(f"{path} exports no cblas_sgemm")
         self.path = defining_file(self._handle.cblas_sgemm) or Path(path)
         self.threading = "unknown"
+        self.threads: int | None = None  # in use, where whoever chose them says so
         self.kernels: str | None = None
         self._set_threads = self._find_thread_control()
         self._sgemm = self._handle.cblas_sgemm

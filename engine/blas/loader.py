@@ -49,13 +49,16 @@ def current() -> BlasInfo | None:
     return _current
 
 
-def set_threads(count: int) -> None:
-    """Let the BLAS use ``count`` threads from now on, whatever was found to pay.
+def set_threads(count: int) -> int | None:
+    """Let the BLAS use ``count`` threads from now on; return how many it used before.
 
-    For who divides products himself. Without effect where no library was loaded.
+    For who divides products himself. None, without effect, where no library was loaded.
     """
-    if _library is not None:
-        _library.set_threads(count)
+    if _library is None:
+        return None
+    before, _library.threads = _library.threads, count
+    _library.set_threads(count)
+    return before
 
 
 def _decide(settings: Settings, places: Places) -> BlasInfo:
@@ -106,9 +109,10 @@ def _use(candidate: Candidate, settings: Settings, places: Places) -> BlasInfo:
     if candidate.exact and library.kernels != _EXACT_KERNELS:
         raise UnusableBlas(f"it runs {library.kernels} kernels here, exact needs {_EXACT_KERNELS}")
     library.publish()
+    threads = _settle_threads(library, asked, limit)
     global _library  # noqa: PLW0603 - as there is one BLAS, there is one library
     _library = library
-    threads = _settle_threads(library, asked, limit)
+    library.threads = threads
     return BlasInfo(
         name=candidate.name,
         path=library.path,

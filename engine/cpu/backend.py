@@ -20,11 +20,18 @@ class CpuBackend(Backend):
     reads_groups_once = True
     attends_in_tiles = True
 
+    def __init__(self) -> None:
+        # beside a BLAS that keeps its own threads, lanes would be more threads than cores
+        self.lanes = Lanes.of_thread().first
+
     def bind_products(self, model: Any) -> int:
         if not products.pays_here():
             return super().bind_products(model)
+        if not products.mostly_large(model):
+            return products.quicken(model, Lanes.of_thread().first, tiles=False)
+        self.lanes = Lanes.of_thread()
         feed_forward.quicken(model)
-        return products.quicken(model, Lanes.of_thread(), tiles=products.tiles_pay())
+        return products.quicken(model, self.lanes, tiles=products.tiles_pay())
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
         return deferred_layout(module, max_drafts, dtype)
@@ -32,6 +39,4 @@ class CpuBackend(Backend):
     def delta_layer(
         self, module: Any, num_slots: int, max_drafts: int, dtype: mx.Dtype, form: RecurrenceForm
     ) -> Layer:
-        # beside a BLAS that keeps its own threads, lanes would be more threads than cores
-        lanes = Lanes.of_thread() if products.pays_here() else Lanes.make(1)
-        return DeferredLayer(module, num_slots, max_drafts, dtype, lanes)
+        return DeferredLayer(module, num_slots, max_drafts, dtype, self.lanes)

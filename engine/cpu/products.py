@@ -164,6 +164,17 @@ def pays_here() -> bool:
     return on_cpu and used is not None and used.name == "openblas"
 
 
+def mostly_large(model: Any) -> bool:
+    """Whether most of ``model``'s weights are in products that are worth dividing among lanes.
+
+    Of a small model they are not: its products are over before another stream has begun, and
+    OpenBLAS's own threads are quicker.
+    """
+    modules = [module for module in model.modules() if type(module) in SKINNY]
+    weights: list[int] = [module["weight"].size for module in modules]
+    return 2 * sum(size for size in weights if size >= LANE_VALUES) > sum(weights)
+
+
 def tiles_pay() -> bool:
     """Whether this BLAS has kernels that pack nothing below SMALL multiplications."""
     used = blas.current()

@@ -140,3 +140,10 @@ def test_tiles_are_for_the_kernels_that_gain_by_them(monkeypatch, kernels, tiled
     info = products.blas.BlasInfo("openblas", threads=2, kernels=kernels)
     monkeypatch.setattr(products.blas, "current", lambda: info)
     assert products.tiles_pay() is tiled
+
+
+def test_a_model_of_small_products_is_not_worth_lanes() -> None:
+    small, large = nn.Linear(512, 512), nn.Linear(1024, 1024)
+    assert products.mostly_large(nn.Sequential(small, large))
+    assert not products.mostly_large(nn.Sequential(*[nn.Linear(512, 512) for _ in range(5)], large))
+    assert not products.mostly_large(nn.Sequential())
