@@ -26,6 +26,7 @@ from .messages import (
     Hello,
     Message,
     Ping,
+    SampleEnd,
     Stats,
     Submit,
     Welcome,
@@ -135,7 +136,7 @@ class ClientCore:
         if request.submitted and request.retry_at is None:
             self._send(Cancel(request_id))
         else:
-            self._end(request, Error("cancelled", "it was cancelled", False, id=request_id))
+            self._end(request, _cancelled_here(request.submit))
 
     def ask_stats(self) -> None:
         """Ask the broker for its figures; ``take_stats`` has them later."""
@@ -343,3 +344,11 @@ class ClientCore:
             return
         self._greeted = now
         self._outgoing.append(encode(Hello(role="client", name=self.name)))
+
+
+def _cancelled_here(submit: Submit) -> Done:
+    """The end of a request that no broker has, as a broker would put it."""
+    count, seed = submit.params.get("n"), submit.params.get("seed")
+    samples = range(count if isinstance(count, int) and count > 0 else 1)
+    ends = tuple(SampleEnd(index, "cancelled") for index in samples)
+    return Done(submit.id, 0, seed if isinstance(seed, int) else 0, ends)

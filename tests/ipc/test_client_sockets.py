@@ -171,6 +171,20 @@ def narrow() -> Iterator[InProcess]:
     narrow.close()
 
 
+def test_what_is_cancelled_before_it_is_let_in_is_answered(narrow: InProcess) -> None:
+    with Client(narrow.address, retry_for=30) as client:
+        blocking = client.submit("endless", ENDLESS)
+        next(iter(blocking))
+        waiting = client.submit("more", {"max_tokens": 4, "n": 2, "seed": 7})
+        time.sleep(0.2)  # it has been told to come again
+        waiting.cancel()
+        waiting.cancel()
+        answer = waiting.result(10)
+        assert [sample.finish_reason for sample in answer.samples] == ["cancelled"] * 2
+        assert (answer.seed, answer.token_ids) == (7, [])
+        blocking.cancel()
+
+
 def test_busy_is_retried_and_then_told(narrow: InProcess) -> None:
     with Client(narrow.address, retry_for=0.3) as client:
         blocker = client.submit("endless", ENDLESS)
