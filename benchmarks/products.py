@@ -25,6 +25,7 @@ import mlx.core as mx  # isort: skip
 SHAPES = ((3072, 1024), (1024, 3584), (6144, 1024), (768, 256))  # outputs, inputs
 ROWS = (1, 4, 8, 16, 32)
 WEIGHTS_BYTES = 150_000_000
+SETTLE_S = 0.1  # OpenBLAS's threads spin for a while after a product, on the next way's cores
 
 
 def main() -> None:
@@ -34,6 +35,7 @@ def main() -> None:
     used = blas.current()
     threads = (used.threads or 1) if used is not None else 1
     lanes = {1: Lanes.make(1), threads: Lanes.make(threads)}
+    blas.set_threads(1)  # with more, OpenBLAS lets one stream in at a time
     print(json.dumps({"benchmark": "products", "blas": str(used).split(" from ")[0]}), flush=True)
     for outputs, inputs in SHAPES:
         count = max(4, WEIGHTS_BYTES // (4 * outputs * inputs))
@@ -57,6 +59,7 @@ def main() -> None:
             times: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(turns):
                 for way, products in ways.items():
+                    time.sleep(SETTLE_S)
                     with nullcontext() if way.startswith("tiles") else all_threads():
                         begin = time.perf_counter()
                         for product in products:

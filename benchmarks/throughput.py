@@ -128,6 +128,7 @@ class OurSide:
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(7):
             for way, multiply in ways.items():
+                time.sleep(0.1)  # the last way's BLAS threads spin for a while
                 with nullcontext() if way == "as this engine does" else turns.all_threads():
                     begin = time.perf_counter()
                     for weight in skinny:
