@@ -85,6 +85,15 @@ def test_short_windows_stay_with_mlx() -> None:
     assert not tiles.pays(mx.zeros((1, 4, 64, 16), mx.bfloat16), keys)
 
 
+def test_tiles_of_a_few_queries_are_left_to_mlx() -> None:
+    """Long contexts and many rows: keys would be read again for every query or two."""
+    queries = mx.zeros((1, 16, 128, 16))
+    is_cpu = mx.default_device() == mx.Device(mx.cpu)
+    assert tiles.pays(queries, mx.zeros((1, 8, 2048, 16))) is is_cpu
+    assert not tiles.pays(queries, mx.zeros((1, 8, 4096, 16)))
+    assert not tiles.pays(mx.zeros((8, 16, 64, 16)), mx.zeros((8, 8, 1024, 16)))
+
+
 @pytest.mark.parametrize("size", [100, 1 << 15])
 def test_the_exponential_is_right_down_to_the_smallest_number(size: int) -> None:
     x = -mx.arange(size).astype(mx.float32) * (87.0 / size)
