@@ -7,8 +7,7 @@ from typing import Any
 
 from engine import Engine, SamplingParams
 
-from .throughput import NoText
-from .turns import all_threads
+from .throughput import answer_with_mlx_lm
 
 NEW_TOKENS = 16
 CONTEXT = (
@@ -98,21 +97,9 @@ def run_ours(engine: Engine, prompts: Prompts) -> Result:
 
 def run_mlx_lm(model: Any, prompts: Prompts, **choices: Any) -> tuple[Result, Any]:
     """All users in one batch of mlx-lm's; also what it answered."""
-    from mlx_lm.generate import batch_generate
-
     users = len(prompts)
     begin = time.perf_counter()
-    with all_threads():
-        response = batch_generate(
-            model,
-            NoText(),
-            prompts,
-            max_tokens=NEW_TOKENS,
-            return_token_ids=True,
-            completion_batch_size=users,
-            prefill_batch_size=users,
-            **choices,
-        )
+    response = answer_with_mlx_lm(model, prompts, NEW_TOKENS, users, **choices)
     result = {
         "users": users,
         "prompt_tokens_computed": sum(map(len, prompts)),

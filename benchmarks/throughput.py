@@ -149,13 +149,22 @@ def run_mlx_lm(
     model: Any, prompts: list[list[int]], num_tokens: int, rows: int
 ) -> tuple[float, list[list[int]]]:
     """Tokens a second of mlx-lm's batch_generate, and the tokens."""
+    begin = time.perf_counter()
+    response = answer_with_mlx_lm(model, prompts, num_tokens, rows)
+    seconds = time.perf_counter() - begin
+    return sum(map(len, response.token_ids)) / seconds, response.token_ids
+
+
+def answer_with_mlx_lm(
+    model: Any, prompts: list[list[int]], num_tokens: int, rows: int, **choices: Any
+) -> Any:
+    """What mlx-lm's batch_generate answers, ``rows`` prompts at a time, on all BLAS threads."""
     from mlx_lm.generate import batch_generate
 
     from .turns import all_threads
 
-    begin = time.perf_counter()
     with all_threads():
-        response = batch_generate(
+        return batch_generate(
             model,
             NoText(),
             prompts,
@@ -163,9 +172,8 @@ def run_mlx_lm(
             return_token_ids=True,
             completion_batch_size=rows,
             prefill_batch_size=rows,
+            **choices,
         )
-    seconds = time.perf_counter() - begin
-    return sum(map(len, response.token_ids)) / seconds, response.token_ids
 
 
 class NoText:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..layers import Layer
 from ..recurrence.deferred import Records, no_records
-from ..recurrence.delta_layer import WINDOW
+from ..recurrence.delta_layer import WINDOW, state_layout
 from ..recurrence.rows import RecurrentRows
 from ..recurrence.windows import DividedWindow, WindowPart
 from ..slots import SlotArray, Slots
@@ -159,12 +159,7 @@ def _windows(cache: DividedWindow) -> list[OpenRows]:
 
 def deferred_layout(module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
     """What a slot keeps of ``module``: state, convolution inputs, and ``max_drafts`` records."""
-    taps = module.conv_kernel_size - 1
-    state = (module.num_v_heads, module.head_v_dim, module.head_k_dim)
-    layout = {
-        "state": SlotArray(state, mx.float32),
-        "history": SlotArray((taps + max_drafts, module.conv_dim), dtype),
-    }
+    layout = state_layout(module, max_drafts, dtype)
     if max_drafts:
         layout |= {
             "k": SlotArray((module.num_k_heads, max_drafts, module.head_k_dim), mx.float32),

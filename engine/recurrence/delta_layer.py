@@ -123,14 +123,19 @@ class OpenDelta(DeltaWindow):
         return writes
 
 
-def slot_layout(module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
-    """What a slot keeps of ``module``: state, convolution inputs, and ``max_drafts`` records."""
+def state_layout(module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
+    """What any slot keeps of ``module``: state, and inputs of the convolution."""
     taps = module.conv_kernel_size - 1
     state = (module.num_v_heads, module.head_v_dim, module.head_k_dim)
-    layout = {
+    return {
         "state": SlotArray(state, mx.float32),
         "history": SlotArray((taps + max_drafts, module.conv_dim), dtype),
     }
+
+
+def slot_layout(module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
+    """What a slot keeps of ``module``: state, convolution inputs, and ``max_drafts`` records."""
+    layout = state_layout(module, max_drafts, dtype)
     if max_drafts:
         layout |= {
             "k": SlotArray((max_drafts, module.num_k_heads, module.head_k_dim), dtype),
