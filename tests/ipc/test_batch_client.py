@@ -13,6 +13,7 @@ from engine.answer import Delta, TokenLogprob, Usage
 from engine.sampling_params import SamplingParams
 from ipc.bad_request_error import BadRequestError
 from ipc.batch_backend import BackendLostError
+from ipc.client import Client
 from ipc.client_backend import ClientBackend
 from ipc.messages import Accepted, Chunk, Done, Error, Piece, SampleEnd, Submit
 from ipc.token_ids import pack_ids
@@ -142,9 +143,11 @@ def service(tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     )
     assert process.stdout is not None
     process.stdout.readline()  # it listens
+    with Client(address) as client:
+        client.ask("a word", {"max_tokens": 1})  # and its worker is there
     yield address, process
     process.terminate()
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     process.stdout.close()
 
 

@@ -15,6 +15,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("fake_backend.py")
 Record = dict[str, Any]
+ENDLESS = (("short", 1), ("long", 999))
 
 
 def lines_of(count: int) -> list[Any]:
@@ -49,7 +50,7 @@ def command(source: Path | str, output: Path | str, *flags: str) -> list[str]:
 
 def run(source: Path, output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        command(source, output, *flags), capture_output=True, text=True, check=False, timeout=60
+        command(source, output, *flags), capture_output=True, text=True, check=False, timeout=90
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -203,13 +204,13 @@ def test_the_output_of_another_job_is_refused_unless_told_to_append(
 
 
 def test_two_jobs_at_once_on_one_output_are_refused(tmp_path: Path, output: Path) -> None:
-    source = write_input(tmp_path, [{"custom_id": "a", "prompt": "a", "max_tokens": 999}])
+    lines = [{"custom_id": name, "prompt": "a", "max_tokens": length} for name, length in ENDLESS]
+    source = write_input(tmp_path, lines)
     first = subprocess.Popen(
         command(source, output, "--step-seconds", "0.5"), stderr=subprocess.DEVNULL
     )
-    while not output.exists():
+    while not output.exists() or not output.read_bytes():  # its first record
         time.sleep(0.01)
-    time.sleep(0.1)
 
     second = run(source, output)
     first.kill()
@@ -230,7 +231,7 @@ def test_a_signal_ends_the_job_with_its_status_and_a_whole_output(
     while not output.exists() or output.read_bytes().count(b"\n") < 4:
         time.sleep(0.01)
     job.send_signal(number)
-    told = job.communicate(timeout=30)[1]
+    told = job.communicate(timeout=90)[1]
 
     assert job.returncode == status
     assert "the same command run again goes on from here" in told
@@ -281,7 +282,7 @@ def test_a_pipe_is_answered_while_it_stays_open() -> None:
         assert json.loads(job.stdout.readline())["custom_id"] == name
     job.stdin.close()
     assert job.stdout.read() == b""
-    assert job.wait(timeout=30) == 0
+    assert job.wait(timeout=90) == 0
     job.stdout.close()
 
 
@@ -294,7 +295,7 @@ def test_a_closed_output_pipe_ends_the_job_quietly(whole: tuple[Path, bytes]) ->
     assert job.stderr is not None
     job.stdout.close()
 
-    assert (job.wait(timeout=30), job.stderr.read()) == (141, "")
+    assert (job.wait(timeout=90), job.stderr.read()) == (141, "")
     job.stderr.close()
 
 

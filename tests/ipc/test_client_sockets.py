@@ -25,7 +25,7 @@ from ipc.messages import Submit
 ENDLESS = {"max_tokens": 10**6, "seed": 1}
 
 
-def wait_until(condition: Any, seconds: float = 10.0) -> None:
+def wait_until(condition: Any, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until
@@ -90,7 +90,7 @@ def test_leaving_the_loop_cancels(client: Client, engine: FakeEngine) -> None:
     for part in handle:
         assert part.token_ids
         break
-    answer = handle.result(10)
+    answer = handle.result(60)
     assert answer.finish_reason == "cancelled"
     assert answer.token_ids == list(fake_tokens(b"endless", 1, 0, 0, len(answer.token_ids)))
     wait_until(lambda: not engine.samples)
@@ -104,18 +104,24 @@ def test_dropping_the_handle_cancels(client: Client, engine: FakeEngine) -> None
     wait_until(lambda: not engine.samples)
 
 
-def test_closing_the_client_cancels_and_tells_who_waits(
-    running: InProcess, engine: FakeEngine
-) -> None:
-    client = Client(running.address)
+@pytest.fixture
+def patient() -> Iterator[InProcess]:
+    """A broker that takes a client for gone after twelve seconds of silence."""
+    patient = InProcess(heartbeat=4.0)
+    patient.worker(step=0.002)
+    yield patient
+    patient.close()
+
+
+def test_closing_the_client_cancels_and_tells_who_waits(patient: InProcess) -> None:
+    engine = patient.engines[0]
+    client = Client(patient.address)
     handle = client.submit("endless", ENDLESS)
     wait_until(lambda: engine.samples)
     client.close()
     with pytest.raises(RequestFailedError, match="closed"):
-        handle.result(10)
-    began = time.monotonic()
-    wait_until(lambda: not engine.samples)
-    assert time.monotonic() - began < 0.6  # it said so: nobody waited for its silence
+        handle.result(60)
+    wait_until(lambda: not engine.samples, 10)  # it said so: nobody waited for its silence
     with pytest.raises(ConnectionClosedError):
         client.submit("late")
 
@@ -138,12 +144,12 @@ def test_a_result_that_is_late_goes_on(client: Client) -> None:
     handle = client.submit("late", {"max_tokens": 200, "seed": 1})
     with pytest.raises(TimeoutError):
         handle.result(0.01)
-    assert handle.result(10).token_ids == list(fake_tokens(b"late", 1, 0, 0, 200))
+    assert handle.result(60).token_ids == list(fake_tokens(b"late", 1, 0, 0, 200))
 
 
 def test_a_requests_own_timeout_cancels_it(client: Client, engine: FakeEngine) -> None:
     with pytest.raises(RequestFailedError, match="timeout") as caught:
-        client.submit("endless", ENDLESS, timeout=0.3).result()
+        client.submit("endless", ENDLESS, timeout=1.5).result()
     assert caught.value.progress > 0
     wait_until(lambda: not engine.samples)
 
@@ -179,7 +185,7 @@ def test_what_is_cancelled_before_it_is_let_in_is_answered(narrow: InProcess) ->
         time.sleep(0.2)  # it has been told to come again
         waiting.cancel()
         waiting.cancel()
-        answer = waiting.result(10)
+        answer = waiting.result(60)
         assert [sample.finish_reason for sample in answer.samples] == ["cancelled"] * 2
         assert (answer.seed, answer.token_ids) == (7, [])
         blocking.cancel()
@@ -191,7 +197,7 @@ def test_busy_is_retried_and_then_told(narrow: InProcess) -> None:
         blocker.read_all()
         next_in_line = client.submit("next", {"max_tokens": 3, "seed": 1})
         with pytest.raises(RequestFailedError, match="busy") as caught:
-            next_in_line.result(10)
+            next_in_line.result(60)
         assert caught.value.retryable
     with Client(narrow.address) as client:
         blocker = client.submit("short", {"max_tokens": 100})
@@ -225,14 +231,14 @@ def test_asyncio_streams_gathers_and_cancels(running: InProcess, engine: FakeEng
                 await client.ask("!refuse")
             assert (await client.stats()).stats["clients"] == 1
 
-    asyncio.run(asyncio.wait_for(use(), 30))
+    asyncio.run(asyncio.wait_for(use(), 90))
 
 
 def test_an_id_that_is_in_use_is_refused_and_harms_nobody(client: Client) -> None:
     first = client.submit("one", {"max_tokens": 100, "seed": 1}, request_id="same")
     with pytest.raises(RequestFailedError, match="in use"):
-        client.submit("two", request_id="same").result(10)
-    assert first.result(10).token_ids == list(fake_tokens(b"one", 1, 0, 0, 100))
+        client.submit("two", request_id="same").result(60)
+    assert first.result(60).token_ids == list(fake_tokens(b"one", 1, 0, 0, 100))
 
 
 def test_stats_without_a_broker_time_out() -> None:
@@ -304,4 +310,4 @@ def test_the_clients_thread_reports_its_own_death(
     monkeypatch.setattr(client._connection._core, "submit", break_down)
     handle = client.submit("hi")
     with pytest.raises(RequestFailedError, match="closed"):
-        handle.result(10)
+        handle.result(60)

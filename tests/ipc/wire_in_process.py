@@ -51,5 +51,5 @@ class InProcess:
             worker.request_drain()
         self.broker.request_drain()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()

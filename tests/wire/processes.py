@@ -16,7 +16,7 @@ HEARTBEAT = 0.3
 ROOT = Path(__file__).parents[2]
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 20.0, why: str = "") -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0, why: str = "") -> Any:
     """Return the condition's value once it is true; AssertionError after ``seconds``."""
     until = time.monotonic() + seconds
     while True:
@@ -70,7 +70,7 @@ class Process:
     def go_on(self) -> None:
         self.signal(signal.SIGCONT)
 
-    def ends(self, seconds: float = 20.0) -> int:
+    def ends(self, seconds: float = 60.0) -> int:
         """Wait for it; return its exit status."""
         return self.popen.wait(seconds)
 
@@ -112,10 +112,10 @@ class Service:
         return client
 
     def figures(self) -> dict[str, Any]:
-        return dict(self.clients[0].stats(20).stats)
+        return dict(self.clients[0].stats(60).stats)
 
     def worker_figures(self) -> list[dict[str, Any]]:
-        return [dict(worker) for worker in self.clients[0].stats(20).workers]
+        return [dict(worker) for worker in self.clients[0].stats(60).workers]
 
     def wait_for_workers(self, count: int) -> None:
         wait_until(
@@ -125,7 +125,7 @@ class Service:
 
     def wait_until_idle(self) -> None:
         """Every request is forgotten, at the broker and at every worker."""
-        wait_until(self._is_idle, 30, why="everything is given back")
+        wait_until(self._is_idle, 60, why="everything is given back")
 
     def _is_idle(self) -> bool:
         if self.figures()["requests_admitted"]:

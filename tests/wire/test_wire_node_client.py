@@ -32,7 +32,7 @@ def ask(service: Service, prompt: object, **params: object) -> dict[str, Any]:
     question = json.dumps({"prompt": prompt, "params": params})
     script = str(Path(__file__).with_name("client.mjs"))
     told = subprocess.run(
-        [NODE, script, host, port, question], capture_output=True, text=True, timeout=30, check=True
+        [NODE, script, host, port, question], capture_output=True, text=True, timeout=90, check=True
     )
     answer: dict[str, Any] = json.loads(told.stdout)
     return answer
