@@ -32,10 +32,11 @@ from typing import Any
 
 import zmq
 
-from ipc.addresses import configure, receive
+from ipc.addresses import configure
 from ipc.client import Client
 from ipc.client_core import ClientCore
 from ipc.fake_engine import FakeDelta
+from ipc.frames import receive_frames, send_frames
 from ipc.limits import MAX_FRAMES
 from ipc.messages import Chunk, Submit
 from ipc.served_engine import LoadedEngine
@@ -146,7 +147,7 @@ class Crowd:
                     self._write(socket, core)
 
     def _read(self, socket: Any, core: ClientCore, now: float) -> None:
-        while (frames := receive(socket, MAX_FRAMES)) is not None:
+        while (frames := receive_frames(socket, MAX_FRAMES)) is not None:
             core.receive(frames, now)
             arrived = time.monotonic_ns()
             for _, event in core.take_events():
@@ -160,7 +161,7 @@ class Crowd:
     @staticmethod
     def _write(socket: Any, core: ClientCore) -> None:
         for frames in core.take_outgoing():
-            socket.send_multipart(frames)
+            send_frames(socket, frames)
 
     def close(self) -> None:
         for socket in self.clients:

@@ -62,19 +62,3 @@ def configure(socket: "zmq.Socket[bytes]") -> None:
     socket.tcp_keepalive_idle = 30
     socket.reconnect_ivl = 50
     socket.reconnect_ivl_max = 1000
-
-
-def receive(socket: "zmq.Socket[bytes]", max_frames: int) -> list[bytes] | None:
-    """Return one message's frames, or None if there is none now.
-
-    Frames beyond ``max_frames`` + 1 are thrown away: that the message is too long stays visible.
-    """
-    try:
-        frames = [socket.recv(zmq.NOBLOCK)]
-    except zmq.Again:
-        return None
-    while socket.getsockopt(zmq.RCVMORE):
-        frame = socket.recv(zmq.NOBLOCK)
-        if len(frames) <= max_frames:
-            frames.append(frame)
-    return frames

@@ -14,12 +14,12 @@ from .broker_clock import BrokerClock
 from .broker_core import BrokerCore
 from .broker_records import BrokerConfig, BrokerObserver, Send
 from .broker_workers import WorkerDesk
+from .frames import receive_from
 from .keys import BrokerKeys
 from .limits import MAX_FRAMES
 from .router_sender import RouterSender, Sent
+from .socket_watch import SocketWatch
 from .zap import CLIENTS_DOMAIN, WORKERS_DOMAIN, ZapHandler
-
-_BATCH = 64  # messages of one side before the other has its turn
 
 
 class Broker:
@@ -63,6 +63,7 @@ class Broker:
             self.close()
             raise
         self._senders = {"front": RouterSender(self._front), "back": RouterSender(self._back)}
+        self._backlogged = False
         self.beat = clock()  # when the loop last went round; read by the health page
         self._drain_wanted = False
 
@@ -83,24 +84,22 @@ class Broker:
 
     def run(self) -> None:
         """Serve until drained."""
-        poller = zmq.Poller()
-        poller.register(self._front, zmq.POLLIN)
-        poller.register(self._back, zmq.POLLIN)
+        watch = SocketWatch()
+        watch.add(self._back)
+        watch.add(self._front)
         if self._zap is not None:
-            poller.register(self._zap.socket, zmq.POLLIN)
+            watch.add(self._zap.socket)
         interval = min(self.core.config.heartbeat / 10, 0.05)
         due = self._clock() + interval
         while not self._finished():
             wait = max(due - self._clock(), 0.0)
-            if any(sender.has_backlog for sender in self._senders.values()):
+            if self._backlogged:
                 wait = min(wait, 0.005)  # a ROUTER does not tell when one peer reads again
-            poller.poll(int(wait * 1000) + 1)
-            if self._zap is not None:
-                self._zap.answer_pending()
-            self._serve(self._back, self._receive_worker)
-            self._serve(self._front, self._receive_client)
+            for socket, most in watch.wait(int(wait * 1000) + 1):
+                self._serve(socket, most)
             now = self.beat = self._clock()
-            self._retry()
+            if self._backlogged:
+                self._retry()
             if now >= due:
                 due = now + interval
                 if self._drain_wanted:
@@ -124,46 +123,35 @@ class Broker:
             self._zap.close()
         self._context.term()
 
-    def _serve(self, socket: "zmq.Socket[bytes]", receive: Callable[[bytes], list[Send]]) -> None:
-        for _ in range(_BATCH):
-            try:
-                peer = socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
+    def _serve(self, socket: "zmq.Socket[bytes]", most: int) -> None:
+        if self._zap is not None and socket is self._zap.socket:
+            self._zap.answer_pending()
+            return
+        for _ in range(most):
+            received = receive_from(socket, MAX_FRAMES)
+            if received is None:
                 return
-            self._execute(receive(peer))
-
-    def _receive_client(self, peer: bytes) -> list[Send]:
-        tenant = ""
-        frames: list[bytes] = []
-        if not self._clients.knows(peer) and self._front.getsockopt(zmq.RCVMORE):
-            frame = self._front.recv(zmq.NOBLOCK, copy=False)
-            tenant = _user_id(frame)
-            frames.append(frame.bytes)
-        self._rest(self._front, frames)
-        return self._clients.receive(peer, frames, tenant, self._clock())
-
-    def _receive_worker(self, peer: bytes) -> list[Send]:
-        frames: list[bytes] = []
-        self._rest(self._back, frames)
-        return self._workers.receive(peer, frames, self._clock())
-
-    @staticmethod
-    def _rest(socket: "zmq.Socket[bytes]", frames: list[bytes]) -> None:
-        while socket.getsockopt(zmq.RCVMORE):
-            frame = socket.recv(zmq.NOBLOCK)
-            if len(frames) <= MAX_FRAMES:  # one more than is allowed: it stays visible
-                frames.append(frame)
+            peer, first, frames = received
+            if socket is self._back:
+                sends = self._workers.receive(peer, frames, self._clock())
+            else:
+                tenant = "" if self._clients.knows(peer) else _user_id(first)
+                sends = self._clients.receive(peer, frames, tenant, self._clock())
+            self._execute(sends)
 
     def _execute(self, sends: list[Send]) -> None:
         for side, peer, frames in sends:
-            if self._senders[side].send(peer, frames) is Sent.GONE:
+            sent = self._senders[side].send(peer, frames)
+            if sent is Sent.GONE:
                 self._unreachable(side, peer)
+            elif sent is Sent.LATER:
+                self._backlogged = True
 
     def _retry(self) -> None:
         for side, sender in self._senders.items():
-            if sender.has_backlog:
-                for peer in sender.retry_backlogs():
-                    self._unreachable(side, peer)
+            for peer in sender.retry_backlogs():
+                self._unreachable(side, peer)
+        self._backlogged = any(sender.has_backlog for sender in self._senders.values())
 
     def _unreachable(self, side: str, peer: bytes) -> None:
         if side == "front":

@@ -270,7 +270,8 @@ class BrokerCore:
     def count_tokens(self, job: Job, position: int, num_tokens: int, now: float) -> None:
         """A chunk passed by, with ``num_tokens`` of a job's tokens from ``position`` on."""
         job.tokens = position + num_tokens
-        self._note_credit(job, now)
+        if job.tokens >= job.credit or job.stalled_since is not None:
+            self._note_credit(job, now)
         self.uncounted += num_tokens
         if job.first_token is None and num_tokens:
             job.first_token = now

@@ -2,6 +2,7 @@
 
 from .broker_core import BrokerCore
 from .broker_records import Job, Orphan, Send, WorkerRecord
+from .chunk_codec import glance
 from .codec import CodecError, decode, encode
 from .limits import ID_BYTES, MAX_ARRAY
 from .messages import (
@@ -31,6 +32,12 @@ class WorkerDesk:
         """Handle one message. Its frames are kept, as they are, if they go on to a client."""
         core = self._core
         worker = core.worker_of.get(peer)
+        chunk = glance(frames)
+        if chunk is not None and worker is not None:
+            job = worker.jobs.get(chunk.get("run", ""))
+            if job is not None and job.state == "running" and chunk["seq"] == job.outbox.end:
+                worker.heard = now
+                return self._chunk(job, chunk["position"], frames, now)
         try:
             message = decode(frames, FROM_WORKER)
         except CodecError as error:
@@ -165,7 +172,7 @@ class WorkerDesk:
         if message.seq > job.outbox.end:
             return self._ask_again(job, now)
         if isinstance(message, Chunk):
-            return self._chunk(job, message, frames, now)
+            return self._chunk(job, message.position, frames, now)
         if isinstance(message, Done):
             reason = message.samples[0].reason if message.samples else "error"
         else:
@@ -180,13 +187,18 @@ class WorkerDesk:
         job.asked_again = (job.outbox.end, now)
         return self._core.forward_credit(job, resend=True)
 
-    def _chunk(self, job: Job, chunk: Chunk, frames: list[bytes], now: float) -> list[Send]:
-        core = self._core
-        job.outbox.push(frames)
+    def _chunk(self, job: Job, position: int, frames: list[bytes], now: float) -> list[Send]:
+        ids = frames[1]
+        peer = job.session.peer
+        if peer is not None and job.outbox.pass_on(frames):
+            sends = [Send("front", peer, frames)]
+        else:
+            job.outbox.push(frames)
+            sends = self._core.flush(job)
         if job.submit.resume:
-            job.emitted.append(chunk.ids)
-        core.count_tokens(job, chunk.position, len(chunk.ids) // ID_BYTES, now)
-        return core.flush(job)
+            job.emitted.append(ids)
+        self._core.count_tokens(job, position, len(ids) // ID_BYTES, now)
+        return sends
 
 
 def _to(peer: bytes, message: Message) -> Send:

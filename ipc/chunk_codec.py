@@ -1,11 +1,11 @@
 """The quick way for chunks, the one message that every request gets in every round.
 
-It writes and reads what the codec's general form would; what it leaves (None) goes there, to be
-read after all or to be refused with the reason.
+It writes and reads what the codec's general form would; what it leaves (None, or False) goes there,
+to be read after all or to be refused with the reason.
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgpack
 
@@ -20,7 +20,12 @@ from .limits import (
 )
 from .messages import Chunk, Piece
 
-_LONGEST = 4  # bytes of UTF-8 a character
+_BEGINNING = b"\xa1v\x01\xa4type\xa5chunk"  # of every header written here, after the map's size
+_BEGINS = len(_BEGINNING)
+_SMALL_MAP = 0x80  # and the number of fields
+_LONGEST_HEADER = 1 << 16
+_LONGEST_ID = MAX_ID_BYTES // 4  # characters, of up to four bytes
+_packer = msgpack.Packer()  # making one takes longer than a chunk does
 
 
 def write_chunk(chunk: Chunk) -> list[bytes] | None:
@@ -36,74 +41,89 @@ def write_chunk(chunk: Chunk) -> list[bytes] | None:
         ):
             return None
         pieces.append({"index": piece.index, "count": piece.count, "text": piece.text})
+    return write_pieces(
+        chunk.id, chunk.run, chunk.seq, chunk.position, pieces=pieces, ids=chunk.ids
+    )
+
+
+def write_pieces(
+    request_id: str,
+    run: str,
+    seq: int,
+    position: int,
+    *,
+    pieces: list[dict[str, Any]],
+    ids: bytes,
+) -> list[bytes] | None:
+    """Return the frames of a chunk; its pieces are maps of ``index``, ``count`` and ``text``."""
     header: dict[str, Any] = {
         "v": PROTOCOL_VERSION,
         "type": "chunk",
-        "id": chunk.id,
-        "seq": chunk.seq,
-        "position": chunk.position,
+        "id": request_id,
+        "seq": seq,
+        "position": position,
         "pieces": pieces,
     }
-    if chunk.run:
-        header["run"] = chunk.run
-    frame = cast(bytes, msgpack.packb(header))
-    if len(frame) > MAX_HEADER_BYTES or len(chunk.ids) > MAX_FRAME_BYTES:
+    if run:
+        header["run"] = run
+    frame: bytes = _packer.pack(header)
+    if len(frame) > MAX_HEADER_BYTES or len(ids) > MAX_FRAME_BYTES:
         return None
-    return [frame, chunk.ids]
+    return [frame, ids]
 
 
-def read_chunk(header: dict[str, Any], frames: Sequence[bytes]) -> Chunk | None:
-    """Return the chunk that a header of type "chunk" makes with its frames."""
-    if len(frames) != 2:
+def read_chunk(frames: Sequence[bytes]) -> Chunk | None:
+    """Return the chunk that frames hold, if it is a plain one."""
+    header = glance(frames)
+    if header is None:
         return None
-    ids = frames[1]
-    get = header.get
-    version, values = get("v"), get("pieces")
-    request_id, run, seq, position = get("id"), get("run"), get("seq"), get("position")
+    pieces = [Piece(value["index"], value["count"], value["text"]) for value in header["pieces"]]
+    place = (header["id"], header["seq"], header["position"])
+    return Chunk(*place, tuple(pieces), header.get("run", ""), frames[1])
+
+
+def glance(frames: Sequence[bytes]) -> dict[str, Any] | None:
+    """Return the header of a chunk of tokens and text only, written as here and within all limits.
+
+    No field but the known ones, of plain kinds: whatever msgpack may hold otherwise is for the
+    general form to refuse, so it is unpacked here without asking for anything.
+    """
+    frame, ids = frames if len(frames) == 2 else (b"", b"")
+    if frame[1 : _BEGINS + 1] != _BEGINNING or len(frame) > _LONGEST_HEADER:
+        return None
+    try:
+        header: dict[str, Any] = msgpack.unpackb(frame)
+        request_id, run, seq = header["id"], header.get("run"), header["seq"]
+        position, values = header["position"], header["pieces"]
+    except Exception:  # msgpack raises a dozen kinds
+        return None
     if (
-        type(version) is not int
-        or version != PROTOCOL_VERSION
-        or len(frames[0]) > MAX_HEADER_BYTES
-        or len(ids) > MAX_FRAME_BYTES
+        frame[0] != _SMALL_MAP | len(header)
+        or len(header) != (6 if run is None else 7)
         or type(request_id) is not str
-        or not 0 < len(request_id) * _LONGEST <= MAX_ID_BYTES
+        or not 0 < len(request_id) <= _LONGEST_ID
+        or (run is not None and (type(run) is not str or not 0 < len(run) <= _LONGEST_ID))
         or type(seq) is not int
         or not 0 <= seq <= MAX_COUNT
         or type(position) is not int
         or not 0 <= position <= MAX_COUNT
         or type(values) is not list
         or not 0 < len(values) <= MAX_SAMPLES
+        or len(ids) > MAX_FRAME_BYTES
     ):
-        return None
-    if run is None:
-        run = ""
-    elif type(run) is not str or not 0 < len(run) * _LONGEST <= MAX_ID_BYTES:
         return None
     total = 0
-    pieces = []
     for value in values:
-        piece = _read_piece(value)
-        if piece is None:
+        if type(value) is not dict or len(value) != 3:
             return None
-        total += piece.count
-        pieces.append(piece)
-    if total * ID_BYTES != len(ids):
-        return None
-    return Chunk(request_id, seq, position, tuple(pieces), run, ids)
-
-
-def _read_piece(value: Any) -> Piece | None:
-    """Return a piece that has nothing but the three fields that each has."""
-    if type(value) is not dict or len(value) != 3:
-        return None
-    index, count, text = value.get("index"), value.get("count"), value.get("text")
-    if (
-        type(index) is int
-        and 0 <= index < MAX_SAMPLES
-        and type(count) is int
-        and 0 <= count <= MAX_COUNT
-        and type(text) is str
-        and len(text) * _LONGEST <= MAX_HEADER_BYTES
-    ):
-        return Piece(index, count, text)
-    return None
+        index, count = value.get("index"), value.get("count")
+        if (
+            type(index) is not int
+            or not 0 <= index < MAX_SAMPLES
+            or type(count) is not int
+            or not 0 <= count <= MAX_COUNT
+            or type(value.get("text")) is not str
+        ):
+            return None
+        total += count
+    return header if total * ID_BYTES == len(ids) else None

@@ -2,7 +2,6 @@
 
 import logging
 import queue
-import socket as sockets
 import threading
 import time
 from collections import deque
@@ -13,11 +12,14 @@ from typing import Any
 
 import zmq
 
-from .addresses import allow_ipv6, configure, is_local, receive
+from .addresses import allow_ipv6, configure, is_local
 from .client_core import ClientConfig, ClientCore, StreamEvent
+from .doorbell import Doorbell
+from .frames import receive_frames, send_frames
 from .keys import KeyPair, load_pair, load_public
 from .limits import MAX_FRAMES
 from .messages import Error, Stats, Submit
+from .socket_watch import SocketWatch
 
 logger = logging.getLogger("octavo.client")
 
@@ -55,9 +57,7 @@ class ClientConnection:
         self._jobs: deque[Callable[[], None]] = deque()  # bounded by _post
         self._sinks: dict[str, Sink] = {}
         self._stats_waiters: list[queue.SimpleQueue[Stats | None]] = []
-        self._wake_reader, self._wake_writer = sockets.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
+        self._bell = Doorbell()
         self._closing = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="octavo client", daemon=True)
@@ -110,7 +110,7 @@ class ClientConnection:
     def close(self) -> None:
         """End every request with code "closed", then the thread."""
         self._closing.set()
-        self._wake()
+        self._bell.ring()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -122,11 +122,7 @@ class ClientConnection:
         # What is appended before _closed is set is still done; so look only afterwards.
         if self._closed and not may_fail:
             raise ConnectionClosedError("the client was closed")
-        self._wake()
-
-    def _wake(self) -> None:
-        with suppress(OSError):
-            self._wake_writer.send(b"x")
+        self._bell.ring()
 
     # The connection's thread
 
@@ -146,30 +142,31 @@ class ClientConnection:
             sink(Error("closed", reason, True, id=request_id))
         for waiter in self._stats_waiters:
             waiter.put(None)
-        self._wake_reader.close()
-        self._wake_writer.close()
 
     def _serve(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        poller = zmq.Poller()
-        poller.register(self._wake_reader, zmq.POLLIN)
+        watch = SocketWatch(self._bell)
         socket = self._connect(context)
+        watch.add(socket)
         unsent: list[list[bytes]] = []
+        due = self._clock()
         try:
             while not self._closing.is_set():
-                poller.register(socket, zmq.POLLIN | (zmq.POLLOUT if unsent else 0))
-                poller.poll(max(int(min(self._core.heartbeat / 10, 0.05) * 1000), 1))
-                with suppress(BlockingIOError):
-                    self._wake_reader.recv(4096)
+                longest = min(self._core.heartbeat / 10, 0.05)
+                ready = watch.wait(max(int(longest * 1000), 1), writable=bool(unsent))
                 now = self._clock()
+                for _, most in ready:
+                    self._receive(socket, most, now)
+                watch.hush()
                 self._do_jobs()
-                while (frames := receive(socket, MAX_FRAMES)) is not None:
-                    self._core.receive(frames, now)
-                if self._core.tick(now):
-                    poller.unregister(socket)
-                    socket.close(linger=0)
-                    unsent.clear()
-                    socket = self._connect(context)
+                if now >= due:
+                    due = now + longest
+                    if self._core.tick(now):
+                        watch.remove(socket)
+                        socket.close(linger=0)
+                        unsent.clear()
+                        socket = self._connect(context)
+                        watch.add(socket)
                 unsent += self._core.take_outgoing()
                 self._send(socket, unsent)
                 self._deliver()
@@ -177,6 +174,14 @@ class ClientConnection:
         finally:
             socket.close(linger=200)
             context.term()
+
+    def _receive(self, socket: "zmq.Socket[bytes]", most: int, now: float) -> None:
+        for _ in range(most):
+            frames = receive_frames(socket, MAX_FRAMES)
+            if frames is None:
+                return
+            self._core.receive(frames, now)
+            self._deliver()  # before anything else: somebody waits for it
 
     def _cancel_open(self, socket: "zmq.Socket[bytes]") -> None:
         for request_id in list(self._sinks):
@@ -202,7 +207,7 @@ class ClientConnection:
         sent = 0
         with suppress(zmq.Again):
             for frames in unsent:
-                socket.send_multipart(frames, zmq.NOBLOCK)
+                send_frames(socket, frames)
                 sent += 1
         del unsent[:sent]
 

@@ -152,7 +152,9 @@ class ClientCore:
         except CodecError:
             return
         self._heard = now
-        if isinstance(message, Welcome):
+        if type(message) is Chunk and (request := self._requests.get(message.id)) is not None:
+            self._stream(request, message, now)
+        elif isinstance(message, Welcome):
             self._welcome(message)
         elif isinstance(message, Error) and message.id is None:
             self._connection_error(message, now)
@@ -185,6 +187,9 @@ class ClientCore:
             self._fail_all(error.code, error.message, retryable=False)
 
     def _stream(self, request: _Request, message: StreamEvent, now: float) -> None:
+        if type(message) is Chunk and message.seq == request.received:
+            self._chunk(request, message)
+            return
         if isinstance(message, Accepted):
             if not request.accepted:
                 request.accepted = True
@@ -203,15 +208,15 @@ class ClientCore:
                 request.asked_again = (request.received, now)
                 self._send_credit(request, resend=True)
             return
+        assert isinstance(message, Done | Error)
         request.received += 1
         request.run = message.run
-        if isinstance(message, Chunk):
-            self._chunk(request, message)
-        else:
-            self._send(Ack(request.submit.id))
-            self._end(request, message)
+        self._send(Ack(request.submit.id))
+        self._end(request, message)
 
     def _chunk(self, request: _Request, chunk: Chunk) -> None:
+        request.received += 1
+        request.run = chunk.run
         request.tokens += len(chunk.ids) // ID_BYTES
         if request.submit.id in self._emitted:
             self._emitted[request.submit.id].append(chunk.ids)

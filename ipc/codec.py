@@ -249,20 +249,18 @@ def decode(frames: Sequence[bytes], accept: Sequence[type[Any]]) -> Message:
 
     Raises CodecError, whatever the bytes are.
     """
+    if messages.Chunk in accept:
+        chunk = read_chunk(frames)
+        if chunk is not None:
+            return chunk
+    return decode_generally(frames, accept)
+
+
+def decode_generally(frames: Sequence[bytes], accept: Sequence[type[Any]]) -> Message:
+    """Do what ``decode`` does, by the form of any message."""
     if not 1 <= len(frames) <= limits.MAX_FRAMES:
         raise CodecError(f"a message has 1 to {limits.MAX_FRAMES} frames, not {len(frames)}")
     header = _unpack(frames[0])
-    if header.get("type") == "chunk" and messages.Chunk in accept:
-        chunk = read_chunk(header, frames)
-        if chunk is not None:
-            return chunk
-    return decode_generally(header, frames, accept)
-
-
-def decode_generally(
-    header: dict[str, Any], frames: Sequence[bytes], accept: Sequence[type[Any]]
-) -> Message:
-    """Do what ``decode`` does with an unpacked header, by the form of any message."""
     try:
         return _read(header, frames, accept)
     except ValueError as error:

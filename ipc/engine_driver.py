@@ -4,7 +4,7 @@ It lives on the engine's thread, takes commands and returns events; it never see
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,11 +149,13 @@ class EngineDriver:
         self._pause_if_spent(run.run, progress)
         return None
 
-    def step(self) -> list[Event]:
-        """Run one round of the engine."""
+    def step(self) -> Stepped | None:
+        """Run one round of the engine. What it gains may be told at once, then ``account``."""
         deltas = tuple(self._engine.step())
-        if not deltas:
-            return []
+        return Stepped(deltas) if deltas else None
+
+    def account(self, deltas: Sequence[DeltaLike]) -> None:
+        """Count what a round gained; pause runs that have used up their credit."""
         for delta in deltas:
             progress = self._runs.get(delta.request_id)
             if progress is None:
@@ -167,7 +169,6 @@ class EngineDriver:
             progress = self._runs.get(delta.request_id)
             if progress is not None:
                 self._pause_if_spent(delta.request_id, progress)
-        return [Stepped(deltas)]
 
     def _pause_if_spent(self, run: str, progress: _Progress) -> None:
         if not progress.paused and progress.tokens >= progress.credit:

@@ -68,8 +68,10 @@ class EngineThread:
         while not self._stopping.is_set():
             self.beat = self._clock()
             self._obey(driver)
-            for event in driver.step() if driver.num_runs else []:
-                self._put(event)
+            stepped = driver.step() if driver.num_runs else None
+            if stepped is not None:
+                self._put(stepped)
+                driver.account(stepped.deltas)
             if self._clock() >= figures_due:
                 figures_due = self._clock() + self._figures_every
                 self._put(driver.figures())

@@ -41,7 +41,7 @@ class FakeLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FakeDelta:
     """As ``engine.answer.Delta``."""
 

@@ -24,6 +24,15 @@ class Outbox:
         self._messages.append(frames)
         self.end += 1
 
+    def pass_on(self, frames: list[bytes]) -> bool:
+        """Add a message that is sent at once; False, and nothing is done, if others are unsent."""
+        if self.unsent != self.end:
+            return False
+        self._messages.append(frames)
+        self.end += 1
+        self.unsent = self.end
+        return True
+
     def take(self) -> list[list[bytes]]:
         """Return the messages not yet sent, in order; they count as sent now."""
         if self.unsent == self.end:

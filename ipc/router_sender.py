@@ -6,6 +6,8 @@ from enum import Enum, auto
 
 import zmq
 
+from .frames import send_to
+
 _MAX_BACKLOG = 10_000  # messages to one peer that does not read
 
 
@@ -60,15 +62,11 @@ class RouterSender:
 
     def _try(self, peer: bytes, frames: list[bytes]) -> Sent:
         try:
-            # the first frame decides: ROUTER takes a message whole or not at all
-            self._socket.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
+            send_to(self._socket, peer, frames)
         except zmq.Again:
             return Sent.LATER
         except zmq.ZMQError as error:
             if error.errno == errno.EHOSTUNREACH:
                 return Sent.GONE
             raise
-        for frame in frames[:-1]:
-            self._socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE)
-        self._socket.send(frames[-1], zmq.NOBLOCK)
         return Sent.YES

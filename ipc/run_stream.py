@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .chunk_codec import write_pieces
 from .codec import encode
 from .limits import MAX_ARRAY, MAX_ERROR_BYTES
 from .messages import Chunk, Done, Error, Logprob, Piece, Run, RunState, SampleEnd
@@ -40,6 +41,7 @@ class RunStream:
         self._samples = int(run.params.get("n") or 1)
         self._position = len(run.emitted_ids) // 4
         self._ends: dict[int, SampleEnd] = {}
+        self._lone: DeltaLike | None = None  # all there is to send, in the usual case
         self._gains: dict[int, _Gain] = {}
         self._weight = 0
         self._text = 0
@@ -62,6 +64,15 @@ class RunStream:
         """Take what a sample gained in a round."""
         if self.ended:
             return
+        lone, self._lone = self._lone, None
+        if lone is not None:
+            self._gather(lone)
+        elif not self._gains and _is_plain(delta):
+            self._lone = delta
+            return
+        self._gather(delta)
+
+    def _gather(self, delta: DeltaLike) -> None:
         if delta.prompt_logprobs is not None and not self._prompt_told:
             self._prompt_told = True  # every sample brings them, and they are the same
             self._tell_prompt(delta.index, delta.prompt_logprobs)
@@ -108,8 +119,16 @@ class RunStream:
 
     def take(self) -> list[list[bytes]]:
         """Return the messages to send now, in order."""
+        lone = self._lone
+        if lone is not None and (frames := self._write(lone)) is not None:
+            self._lone = None
+            self._position += len(lone.token_ids)
+            if self.outbox.pass_on(frames):
+                return [frames]
+            self.outbox.push(frames)
+            return self.outbox.take()
         self._make_chunk()
-        if len(self._ends) == self._samples and not self.ended:
+        if self._ends and len(self._ends) == self._samples and not self.ended:
             samples = tuple(self._ends[index] for index in sorted(self._ends))
             self._finish(Done(self.id, self.outbox.end, self.seed, samples, self.run))
         return self.outbox.take()
@@ -136,6 +155,9 @@ class RunStream:
             start += len(part)
 
     def _make_chunk(self) -> None:
+        lone, self._lone = self._lone, None
+        if lone is not None:
+            self._gather(lone)
         if not self._gains:
             return
         pieces = []
@@ -157,6 +179,23 @@ class RunStream:
         self._position += len(ids)
         self._gains.clear()
         self._weight = self._text = 0
+
+    def _write(self, lone: DeltaLike) -> list[bytes] | None:
+        """Return the frames of a chunk of one plain delta, if it is no longer than usual."""
+        ids = lone.token_ids
+        piece = {"index": lone.index, "count": len(ids), "text": lone.text}
+        return write_pieces(
+            self.id,
+            self.run,
+            self.outbox.end,
+            self._position,
+            pieces=[piece],
+            ids=pack_ids(ids),
+        )
+
+
+def _is_plain(delta: DeltaLike) -> bool:
+    return delta.logprobs is None and delta.finish_reason is None and delta.prompt_logprobs is None
 
 
 def _logprob(entry: LogprobLike) -> Logprob:

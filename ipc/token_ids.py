@@ -11,6 +11,8 @@ _CODE = "I" if array.array("I").itemsize == 4 else "L"
 def pack_ids(ids: Iterable[int]) -> bytes:
     """Return four bytes an id. Raises ValueError for what is not an id below 2**32."""
     try:
+        if type(ids) is tuple and len(ids) == 1:  # what a round usually gains
+            return int.to_bytes(ids[0], 4, "little")
         packed = array.array(_CODE, ids)
     except (OverflowError, TypeError) as error:
         raise ValueError(f"token ids must be integers from 0 to 2**32 - 1 ({error})") from None

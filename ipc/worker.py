@@ -4,20 +4,20 @@ Neither waits for the other: the socket's thread merges what it cannot send yet,
 credit are paused, so the queue of events stays short by itself.
 """
 
-import queue
-import socket as sockets
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 import zmq
 
-from .addresses import allow_ipv6, configure, is_local, receive
+from .addresses import allow_ipv6, configure, is_local
+from .doorbell import Doorbell
 from .engine_thread import IDLE, MAX_COMMANDS, MAX_EVENTS, EngineThread
+from .frames import receive_frames, send_frames
 from .keys import KeyPair
 from .limits import MAX_FRAMES
 from .served_engine import EngineLoader
+from .socket_watch import SocketWatch
 from .worker_core import WorkerCore
 
 _AT_ONCE = 8  # messages made before they are sent
@@ -46,14 +46,12 @@ class Worker:
         self._orphaned = orphaned
         self.core = WorkerCore(now=clock(), drain_limit=drain_limit)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._wake_reader, self._wake_writer = sockets.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        self.engine = EngineThread(load, self._wake, figures_every=heartbeat / 2, clock=clock)
+        self._bell = Doorbell()
+        self._watch = SocketWatch(self._bell)
+        self.engine = EngineThread(load, self._bell.ring, figures_every=heartbeat / 2, clock=clock)
         self._outgoing: deque[list[bytes]] = deque()
         self._drain_wanted = False
-        self._poller = zmq.Poller()
-        self._poller.register(self._wake_reader, zmq.POLLIN)
+        self._due = clock()
         self.beat = clock()
 
     def request_drain(self) -> None:
@@ -77,22 +75,38 @@ class Worker:
             if self.core.failure is None:
                 self.engine.stop()
             self._context.term()
-            self._wake_reader.close()
-            self._wake_writer.close()
         return self.core.failure
 
     def _round(self, socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
-        idle = self.engine.events.empty()
-        self._poller.modify(socket, zmq.POLLIN | (zmq.POLLOUT if self._outgoing else 0))
-        self._poller.poll(max(int(min(self.core.heartbeat / 10, IDLE) * 1000), 1) if idle else 0)
-        with suppress(BlockingIOError):
-            self._wake_reader.recv(4096)
+        longest = min(self.core.heartbeat / 10, IDLE)
+        unsent = bool(self._outgoing)
+        if self.engine.events.empty():  # after the bell was hushed
+            ready = self._watch.wait(max(int(longest * 1000), 1), writable=unsent)
+        else:
+            ready = self._watch.look(writable=unsent)
         now = self.beat = self._clock()
         if not self.engine.events.empty():  # tokens wait for nothing else
             self._take_events(now)
             self._send(socket)
-        while (frames := receive(socket, MAX_FRAMES)) is not None:
+        self._watch.hush()
+        for _, most in ready:
+            self._receive(socket, most, now)
+        if now >= self._due:
+            self._due = now + longest
+            socket = self._look_around(socket, now)
+        self._give_commands()
+        self._send(socket)
+        return socket
+
+    def _receive(self, socket: "zmq.Socket[bytes]", most: int, now: float) -> None:
+        for _ in range(most):
+            frames = receive_frames(socket, MAX_FRAMES)
+            if frames is None:
+                return
             self.core.broker_frames(frames, now)
+
+    def _look_around(self, socket: "zmq.Socket[bytes]", now: float) -> "zmq.Socket[bytes]":
+        """Do what is due because time has passed."""
         if self._drain_wanted:
             self.core.drain(now)
         if self._orphaned():
@@ -100,12 +114,10 @@ class Worker:
         if self._hangs():
             self.core.leave(f"its engine made no step for {self._hang_limit:.0f} s", failed=True)
         if self.core.tick(now):
-            self._poller.unregister(socket)
+            self._watch.remove(socket)
             socket.close(linger=0)
             self._outgoing.clear()
             socket = self._connect()
-        self._give_commands()
-        self._send(socket)
         return socket
 
     def _connect(self) -> "zmq.Socket[bytes]":
@@ -117,16 +129,12 @@ class Worker:
             socket.curve_serverkey = server
         allow_ipv6(socket, self._address)
         socket.connect(self._address)
-        self._poller.register(socket, zmq.POLLIN)
+        self._watch.add(socket)
         return socket
 
     def _take_events(self, now: float) -> None:
-        for _ in range(MAX_EVENTS):
-            try:
-                event = self.engine.events.get_nowait()
-            except queue.Empty:
-                return
-            self.core.engine_event(event, now)
+        for _ in range(min(self.engine.events.qsize(), MAX_EVENTS)):  # only this thread takes
+            self.core.engine_event(self.engine.events.get(), now)
 
     def _give_commands(self) -> None:
         room = MAX_COMMANDS - self.engine.commands.qsize()  # only this thread puts
@@ -135,15 +143,17 @@ class Worker:
 
     def _send(self, socket: "zmq.Socket[bytes]") -> None:
         """Send as far as the queue takes it. While it is full, later rounds are merged."""
-        with suppress(zmq.Again):
+        try:  # not suppress(), which is Python code on every token's way
             while True:
                 if not self._outgoing:
                     # a few at a time: the first of many rows need not wait for the last
                     self._outgoing.extend(self.core.collect(_AT_ONCE))
                     if not self._outgoing:
                         return
-                socket.send_multipart(self._outgoing[0], zmq.NOBLOCK)
+                send_frames(socket, self._outgoing[0])
                 self._outgoing.popleft()
+        except zmq.Again:
+            return
 
     def _say_goodbye(self, socket: "zmq.Socket[bytes]") -> None:
         until = self._clock() + self.core.heartbeat
@@ -155,7 +165,3 @@ class Worker:
 
     def _hangs(self) -> bool:
         return self.engine.loaded and self._clock() - self.engine.beat > self._hang_limit
-
-    def _wake(self) -> None:
-        with suppress(OSError):
-            self._wake_writer.send(b"x")

@@ -133,9 +133,10 @@ class WorkerCore:
 
     def engine_event(self, event: Event, now: float) -> None:
         """Take one event of the engine's thread."""
+        if type(event) is Stepped:
+            self._stepped(event)
+            return
         match event:
-            case Stepped():
-                self._stepped(event)
             case RunRefused():
                 stream = self.runs.get(event.run)
                 if stream is not None:

@@ -135,8 +135,10 @@ class SimWorker:
                 for command in self.core.take_commands(100):
                     for event in self.driver.handle(command):
                         self.core.engine_event(event, self.sim.now)
-                for event in self.driver.step() if self.driver.num_runs else ():
-                    self.core.engine_event(event, self.sim.now)
+                stepped = self.driver.step() if self.driver.num_runs else None
+                if stepped is not None:
+                    self.core.engine_event(stepped, self.sim.now)
+                    self.driver.account(stepped.deltas)
             except RuntimeError as error:
                 self.hung = True
                 self.core.engine_event(EngineDied(str(error)), self.sim.now)

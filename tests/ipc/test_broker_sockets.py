@@ -8,10 +8,11 @@ import zmq
 from wire_in_process import InProcess
 
 from ipc import messages as m
-from ipc.addresses import AddressError, is_local, receive, require_local_or_curve
+from ipc.addresses import AddressError, is_local, require_local_or_curve
 from ipc.client import Client
 from ipc.codec import decode, encode
 from ipc.fake_engine import fake_tokens
+from ipc.frames import receive_frames
 from ipc.router_sender import RouterSender, Sent
 
 
@@ -172,7 +173,7 @@ def test_a_client_that_reads_nothing_at_all_disturbs_nobody(
             time.sleep(0.05)
         said = []
         while deaf.poll(200):
-            frames = receive(deaf, 3)
+            frames = receive_frames(deaf, 3)
             assert frames is not None
             said.append(decode(frames, m.TO_CLIENT))
         codes = [each.code for each in said if isinstance(each, m.Error)]

@@ -54,20 +54,26 @@ def driver(engine: FakeEngine) -> EngineDriver:
     return EngineDriver(LoadedEngine(engine, dict, ("fake",), 8, 16))
 
 
+def step(drive: EngineDriver) -> None:
+    stepped = drive.step()
+    assert stepped is not None
+    drive.account(stepped.deltas)
+
+
 def test_credit_that_is_used_up_pauses_the_run_exactly_there() -> None:
     engine = Recorder(tokens=2)
     drive = driver(engine)
     drive.handle(BeginRun(run(window=4, params={"max_tokens": 20})))
-    drive.step()
+    step(drive)
     assert ("pause", "e-1") not in engine.calls
-    drive.step()
+    step(drive)
     assert engine.calls[-1] == ("pause", "e-1")
     assert not drive.has_work
     drive.handle(GrantCredit("e-1", 4))  # nothing new: it stays paused
     assert engine.calls[-1] == ("pause", "e-1")
     drive.handle(GrantCredit("e-1", 6))
     assert engine.calls[-1] == ("resume", "e-1")
-    drive.step()
+    step(drive)
     assert engine.calls[-1] == ("pause", "e-1")
 
 

@@ -14,9 +14,9 @@ sys.path.append(str(Path(__file__).parents[1] / "ipc"))
 from wire_examples import EXAMPLES, spoil
 
 from ipc import messages as m
-from ipc.addresses import receive
 from ipc.codec import decode, encode
 from ipc.fake_engine import fake_tokens
+from ipc.frames import receive_frames
 from ipc.limits import MAX_FRAMES
 from ipc.token_ids import unpack_ids
 
@@ -52,7 +52,7 @@ class Attacker:
                     socket.send_multipart(frames, zmq.NOBLOCK)
                     break
                 time.sleep(0.001)
-            while receive(socket, MAX_FRAMES) is not None:
+            while receive_frames(socket, MAX_FRAMES) is not None:
                 pass
 
     def close(self) -> None:
