@@ -6,6 +6,7 @@ slowest, is what a busy machine blurs least.
 """
 
 import json
+from collections.abc import Sequence as Seq
 from statistics import quantiles
 from time import perf_counter
 
@@ -23,8 +24,8 @@ TARGET_US_PER_ROW = 15.0
 class Drafts:
     """Three drafts for every row."""
 
-    def depth(self, sequence: Sequence, num_rows: int) -> int:
-        return 3
+    def depths(self, sequences: Seq[Sequence], num_waiting: int) -> list[int]:
+        return [3] * len(sequences)
 
 
 def round_times_us(

@@ -29,6 +29,7 @@ MOST_DRAFTS = 4
 TOKENS = {1: 48, 2: 40, 4: 32, 8: 24, 16: 20, 32: 16}  # an answer's, in a table
 LEAST_ROUNDS = 5  # however little time there is
 RUNS_TO_LEARN = 4
+LONGEST_TALK = 600  # characters
 
 
 class Decoded(NamedTuple):
@@ -146,10 +147,15 @@ def line_of(case: Case, plain: Case, rows: int, tokens: int) -> dict[str, Any]:
 
 
 def read_prompts(kind: str) -> list[Any]:
-    """Return the demo's prompts: conversations, or the beginnings of texts."""
+    """Return the demo's prompts: short conversations, or the beginnings of texts.
+
+    Beside short ones a conversation with a document in it makes the rounds of prompts, which are
+    not timed, ten times as long.
+    """
     lines = [json.loads(line) for line in DEMO_PROMPTS.read_text().splitlines()]
     if kind == "chat":
-        return [line["messages"] for line in lines if line.get("messages")]
+        talks = [line["messages"] for line in lines if line.get("messages")]
+        return [talk for talk in talks if len(json.dumps(talk)) <= LONGEST_TALK]
     return [line["prompt"][:1200] for line in lines if line.get("prompt")]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
+from scheduler.depth import Found
 from scheduler.round import Round, Row, Verdict
 
 from .batch import Batch, Window
@@ -34,8 +35,8 @@ Pick = Callable[[Sequence[Wanted], mx.array], Sequence[int]]
 Listen = Callable[[Row, mx.array, Callable[[mx.array], mx.array]], None]
 """Look at a row's certain tokens: hidden states (tokens, size), and the head that makes logits."""
 
-Affordable = Callable[[int, Sequence[int]], int]
-"""How many of the drafts in hand a row may run: (rows, drafts of each row that has any) -> most."""
+Affordable = Callable[[int, Sequence[Found]], int]
+"""How many of the drafts in hand a row may run: (rows, those of each row that has any) -> most."""
 
 
 class Executor:
@@ -105,10 +106,12 @@ class Executor:
             return {}
         with self.phases.during("draft"):
             drafts = self.drafter.propose(drafting, choose)
-        if self.affordable is None or not self.drafter.is_free or not drafts:
+        if self.affordable is None or not self.drafter.is_free:
             return drafts
-        most = self.affordable(len(rows), [len(found) for found in drafts.values()])
-        return {seq_id: found[:most] for seq_id, found in drafts.items()}
+        evidence = self.drafter.evidence
+        found = [Found(seq_id, said, evidence(seq_id)) for seq_id, said in drafts.items()]
+        most = self.affordable(len(rows), found)
+        return {seq_id: said[:most] for seq_id, said in drafts.items()}
 
     def _run_batch(self, batch: Batch, pick: Pick, listen: Listen | None = None) -> list[Verdict]:
         view = BatchView(batch)

@@ -1,70 +1,77 @@
-"""How many drafts pay: learnt from acceptance by position and from the time that rounds take.
+"""How many drafts pay: the depth of a whole round, by what it brings all rows and costs all rows.
 
-    expected tokens of a row at depth D:  1 + a[1] + a[1] a[2] + ... + a[1] .. a[D]
-    worth of depth D:                     expected tokens of a round / median time of its like
+    a row gains:  1 + a[1] + a[1] a[2] + ... + a[1] .. a[d]  tokens
+    brings:       tokens(d), the sum over rows while others wait for their places
+    costs:        time(d), the widest window's, for every row is padded to it
+    the best depth has the most tokens(d) / time(d); 0 is as good a depth as any
 
-Depths are tried one by one: the next deeper one only while the last was worth it, so a batch that
-leaves no spare arithmetic pays for a single trial. What did not pay is tried again later, ever more
-rarely. A batch of a size that is new takes over what is known of similar sizes, and checks it
-little by little. Time is whatever the caller measured; there is no clock here.
+When nobody waits, a row that ends early leaves its place empty: of what a round takes that spares
+only the share that grows with the rows, and the rest only once the last row ends. So then a gain
+counts in full as far as those of the rows with long to go have it that gain least, and beyond
+that by that share.
 
-Drafts that cost nothing to make (looked up, not computed) are always asked for. What they cost is
-the wider window, so ``affordable`` is asked afterwards, once it is known which rows have any.
+Acceptance is learnt from verdicts (``AcceptanceRecord``), times from rounds (``RoundTimes``); time
+is whatever the caller measured, there is no clock here. Plain rounds come first. A depth nobody has
+measured is tried, and one that did not pay is tried again, only as far as the *credit* reaches:
+SHARE of the time spent so far and a START; every trial is charged what it lost against the best
+depth known. So what is lost by trying is bounded, however short or long the run.
+
+Drafts that cost nothing to make (looked up, not computed) are always asked for, and ``affordable``
+decides once they are in hand. Whether they would have been accepted is seen without running them.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from statistics import median
 from typing import NamedTuple
 
+from .acceptance_record import KINDS_OF_EVIDENCE, AcceptanceRecord, kind_of_evidence
+from .depth import Found
 from .round import Round, Verdict
+from .round_times import Guess, RoundTimes, alike
 from .sequence import Sequence
 
-PRIOR_ACCEPTANCE = 0.7
-SAMPLES = 9  # times kept for each (rows, depth)
-TRIALS = 3  # times before a depth is judged; the first may hold one-off costs
+START = 1.5  # plain rounds that trials may cost before anything was spent
+SHARE = 0.01  # of the time spent, for trials
+MOST_SAVED = 8.0  # plain rounds of credit
+MARGIN = 1.03  # times as many tokens a second as a plain round, for drafts to be run at all
+ROUNDS_OF_TRIAL = 2  # the first of them is not timed: it does work that plain rounds left
 FIRST_RETRY, LAST_RETRY = 32, 256  # rounds between trials of a depth that did not pay
-ROUNDS_OF_TRIAL = 2  # the first of them is not timed
-CHECK_AFTER = 12  # rounds between trials of a depth that is known from batches of other sizes only
-SIMILAR = 2.0  # times as many rows at most: what is known of those is taken over
-NEARLY = 0.97  # of the best worth: close enough to try one deeper
-OUTDATED = 1.5  # times so much longer than the newest one are forgotten
+GROWS, GROWS_PER_ROW, MOST_GROWS = 0.2, 0.01, 0.8  # share of a round's time that rows make
+LONG_TO_GO = 0.75  # of the most tokens that a row has to go
+LAGGARDS = 4  # one in so many of those rows: they are the last to end
+CHECK_AFTER = 12  # rounds between trials where only batches of other sizes are known
+HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
+MOST_SKIPPED = 7  # rounds in which drafts are not looked for, where they were hopeless
+MANY_ROWS = 8  # from here on looking costs more than a row's words that begin to repeat bring
 LEAST_CHANCE = 0.05  # that a draft is reached and accepted, for a row to carry it
-OVERALL_WEIGHT = 0.02
-ROW_STRENGTH = 6.0  # drafts of its own after which a row counts as much as all rows
-MAX_ROWS_KNOWN = 4096
 
 
 class Outcome(NamedTuple):
-    """What became of one row's drafts."""
+    """What became of one row's drafts, and what it says now."""
 
     seq_id: int
     num_drafted: int
     num_accepted: int
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
-class _Cell:
-    """What is known of rounds with so many rows, by depth."""
+class _Trials:
+    """Trials of depths beside the best, for one number of rows."""
 
-    times: dict[int, deque[float]] = field(default_factory=dict)
     rounds: int = 0
+    current: int = 0
+    end: int = 0  # the number of rounds at which the current one ends
     retry_at: dict[int, int] = field(default_factory=dict)
     retry_gap: dict[int, int] = field(default_factory=dict)
-    tried_at: dict[int, int] = field(default_factory=dict)
-    trial: tuple[int, int] = (0, 0)  # a depth, and the number of rounds at which its trial ends
 
-    def add(self, depth: int, seconds: float) -> None:
-        """Keep a time. A round is slow by accident, never fast: a fast one outdates slow ones."""
-        self.tried_at[depth] = self.rounds
-        kept = self.times.get(depth, ())
-        recent = [time for time in kept if time <= OUTDATED * seconds]
-        self.times[depth] = deque([*recent, seconds], maxlen=SAMPLES)
 
-    def is_judged(self, depth: int) -> bool:
-        return len(self.times.get(depth, ())) >= TRIALS
+class _Stake(NamedTuple):
+    """What a trial that is running was expected to bring, at which rate of the best depth."""
+
+    tokens: float
+    best_rate: float  # tokens a plain round's time
 
 
 class AdaptiveDepth:
@@ -78,45 +85,49 @@ class AdaptiveDepth:
             raise ValueError(f"max_depth must be at least 1, not {max_depth}")
         self.max_depth = max_depth
         self.drafts_are_free = drafts_are_free
-        self.acceptance = [PRIOR_ACCEPTANCE] * max_depth  # by position, given the one before
-        self._rows: OrderedDict[int, list[float]] = OrderedDict()  # seq_id: [accepted, judged]
-        self._cells: dict[int, _Cell] = {}
-        self._choice: tuple[int, int] | None = None  # (number of rows, depth) until observed
-        # a round after one of another depth also does that one's work (its folds): it is not timed
-        self._last_depth: int | None = None
+        self.record = AcceptanceRecord(len(KINDS_OF_EVIDENCE) if drafts_are_free else max_depth)
+        self.times = RoundTimes()
+        self.credit: float | None = None  # seconds
+        self._trials: dict[int, _Trials] = {}
+        self._stake: _Stake | None = None  # of the round in flight, if it is a trial
+        self._found: dict[int, Found] = {}  # drafts in hand of the round in flight
+        self._last_depth = 0
+        self._is_crowded = True
+        self._long_to_go: set[int] = set()  # rows by which a batch ends that is not
+        self._hopeless = 0  # times in a row that nothing found could pay
+        self._skipped = 0  # rounds since drafts were looked for
 
-    def depth(self, sequence: Sequence, num_rows: int) -> int:
-        """Return how many drafts this row carries in a round of ``num_rows`` decoding rows."""
-        if self._choice is None or self._choice[0] != num_rows:
-            best = self.max_depth if self.drafts_are_free else self._choose(num_rows)
-            self._choice = (num_rows, best)
-        chance, depth = 1.0, 0
-        for position in range(self._choice[1]):
-            chance *= self._row_acceptance(sequence.seq_id, position)
-            if chance < LEAST_CHANCE:
-                break
-            depth = position + 1
-        return depth
+    def depths(self, sequences: Seq[Sequence], num_waiting: int = 0) -> Seq[int]:
+        """Return how many drafts each of the round's decoding rows carries."""
+        self._stake = None
+        self._is_crowded = num_waiting > 0
+        left = [one.request.max_tokens - one.num_generated for one in sequences]
+        long = LONG_TO_GO * max(left, default=0)
+        self._long_to_go = {one.seq_id for one, n in zip(sequences, left, strict=True) if n >= long}
+        rooms = [min(self.max_depth, tokens - 1) for tokens in left]
+        if self.drafts_are_free:
+            if len(rooms) >= MANY_ROWS and self._skipped < min(self._hopeless, MOST_SKIPPED):
+                self._skipped += 1
+                return [0] * len(rooms)
+            return rooms
+        pairs = zip(sequences, rooms, strict=True)
+        chances = {one.seq_id: self._chances(one.seq_id, range(room)) for one, room in pairs}
+        depth = self._decide(len(sequences), self._worth(len(sequences), chances))
+        return [min(depth, len(own)) for own in chances.values()]
 
-    def affordable(self, num_rows: int, lengths: Seq[int]) -> int:
+    def affordable(self, num_rows: int, found: Seq[Found]) -> int:
         """Return how many of the drafts in hand a row may run; 0 for none.
 
-        ``lengths`` are those of the rows that have any, of ``num_rows`` decoding rows. All rows pay
-        for the widest window: a few drafts among many rows seldom do.
+        ``found`` are those of the rows that have any, of ``num_rows`` decoding rows.
         """
-        cell = self._cells.setdefault(_alike(num_rows), _Cell())
-        best, best_worth, least_time = 0, 0.0, 0.0
-        for depth in range(max(lengths, default=0) + 1):
-            tokens = num_rows - len(lengths) + sum(self._expected(min(n, depth)) for n in lengths)
-            if tokens <= best_worth * least_time:  # even if it took no longer than a lesser depth
-                continue
-            seconds = None if self._is_outdated(cell, depth) else self._time(num_rows, depth)
-            if seconds is None:
-                return depth
-            least_time = max(least_time, seconds)
-            if tokens / seconds > best_worth:
-                best, best_worth = depth, tokens / seconds
-        return best
+        self._stake = None
+        self._found = {one.seq_id: one for one in found}
+        chances = {one.seq_id: self._chances(one.seq_id, _kinds(one)) for one in found}
+        tokens = self._worth(num_rows, chances)
+        rates = [n / self.times.guess(num_rows, d).least for d, n in enumerate(tokens) if d]
+        is_hopeless = max(rates, default=0.0) < HOPELESS * num_rows
+        self._skipped, self._hopeless = 0, self._hopeless + 1 if is_hopeless else 0
+        return self._decide(num_rows, tokens)
 
     def observe(self, num_rows: int, seconds: float, outcomes: Iterable[Outcome]) -> None:
         """Learn from a round of decoding rows alone that took ``seconds``."""
@@ -124,116 +135,141 @@ class AdaptiveDepth:
         for outcome in outcomes:
             deepest = max(deepest, outcome.num_drafted)
             self._learn(outcome)
-        cell = self._cells.setdefault(_alike(num_rows), _Cell())
-        cell.rounds += 1
-        if self.drafts_are_free or deepest == self._last_depth:
-            cell.add(deepest, seconds / num_rows)
+        self._keep_time(num_rows, deepest, seconds)
+        self._keep_account(num_rows, seconds)
+        self._trials_of(num_rows).rounds += 1
         self._last_depth = deepest
-        self._choice = None
 
     def observe_round(self, round_: Round, verdicts: Seq[Verdict], seconds: float) -> None:
         """Learn from a round as it was executed; one with prompt chunks says nothing of depths."""
         if all(row.samples and len(row.tokens) == 1 for row in round_.rows):
-            outcomes = [Outcome(v.seq_id, v.num_drafted, v.num_accepted) for v in verdicts]
+            outcomes = [
+                Outcome(v.seq_id, v.num_drafted, v.num_accepted, v.tokens) for v in verdicts
+            ]
             self.observe(len(round_.rows), seconds, outcomes)
+        self._found = {}
 
-    def worth(self, num_rows: int, depth: int) -> float:
-        """Expected tokens a second of one row at ``depth``; 0 while that is unknown."""
-        seconds = self._time(num_rows, depth)
-        return 0.0 if seconds is None else self._expected(depth) / seconds
+    def _decide(self, num_rows: int, tokens: Seq[float]) -> int:
+        """Return the depth of a round that is to bring ``tokens`` by depth, or a trial's."""
+        if self.times.plain_seconds(num_rows) is None:
+            return 0
+        guesses = [self.times.guess(num_rows, depth) for depth in range(len(tokens))]
+        rates = [brings / guess.ratio for brings, guess in zip(tokens, guesses, strict=True)]
+        best = 0
+        for depth, guess in enumerate(guesses):
+            enough = rates[best] if best else MARGIN * rates[0]
+            if depth and guess.trusted and rates[depth] > enough:
+                best = depth
+        tried = self._trial(num_rows, tokens, guesses, best, rates[best])
+        if tried is None:
+            return best
+        self._stake = _Stake(tokens[tried], rates[best])
+        return tried
 
-    def _choose(self, num_rows: int) -> int:
-        cell = self._cells.setdefault(_alike(num_rows), _Cell())
-        worths = {depth: self.worth(num_rows, depth) for depth in range(self.max_depth + 1)}
-        if not worths[0]:
-            # start drafting at once: with few rows it nearly always pays, and 0 is learnt soon
-            return 0 if len(cell.times.get(1, ())) >= TRIALS else 1
-        best = max(worths, key=lambda depth: worths[depth])
-        depth, end = cell.trial
-        if cell.rounds < end:
-            return depth
-        for depth in range(self.max_depth + 1):
-            if not worths[depth]:
-                return depth if worths[depth - 1] >= NEARLY * worths[best] else best
-            if self._is_due(cell, depth, worths, best):
-                cell.trial = (depth, cell.rounds + ROUNDS_OF_TRIAL)
+    def _trial(
+        self, num_rows: int, tokens: Seq[float], guesses: Seq[Guess], best: int, best_rate: float
+    ) -> int | None:
+        """Return a depth beside the best to be tried now, if there is credit for it."""
+        trials, length = self._trials_of(num_rows), 1 if self.drafts_are_free else ROUNDS_OF_TRIAL
+        if trials.rounds < trials.end and trials.current < len(tokens):
+            return trials.current if trials.current != best else None
+        plain, credit = self.times.plain_seconds(num_rows), self.credit
+        if plain is None or credit is None or credit <= 0:
+            return None
+
+        def loss(depth: int) -> float:
+            return guesses[depth].ratio - tokens[depth] / best_rate
+
+        for depth in sorted(range(len(tokens)), key=loss):
+            if depth == best or length * max(0.0, loss(depth)) * plain > credit:
+                continue
+            promises = tokens[depth] / guesses[depth].least > best_rate
+            if self._is_due(num_rows, depth, best, guesses, promises=promises):
+                trials.current, trials.end = depth, trials.rounds + length
                 return depth
-        return best
+        return None
 
-    def _is_due(self, cell: _Cell, depth: int, worths: dict[int, float], best: int) -> bool:
-        """Whether a known depth beside the best, or 0, is to be tried again now."""
-        if depth == best or (depth and abs(depth - best) > 1):
+    def _is_due(
+        self, num_rows: int, depth: int, best: int, guesses: Seq[Guess], *, promises: bool
+    ) -> bool:
+        """Whether a depth that is not the best is to be tried now; sets when it will be again."""
+        trials, guess = self._trials_of(num_rows), guesses[depth]
+        if depth and not guess.measured and not guess.trusted:
+            is_next = depth == 1 or guesses[depth - 1].trusted or self.drafts_are_free
+            return promises and is_next
+        if depth and not self.drafts_are_free and abs(depth - best) > 1:
             return False
-        if cell.is_judged(depth):
-            gap = cell.retry_gap.setdefault(depth, FIRST_RETRY)
-            pays = worths[depth] >= NEARLY * worths[best]
-            next_gap = FIRST_RETRY if pays else min(2 * gap, LAST_RETRY)
-        else:
-            gap = next_gap = CHECK_AFTER
-        due = cell.retry_at.setdefault(depth, cell.rounds + gap)
-        if cell.rounds < due:
+        gap = trials.retry_gap.setdefault(depth, FIRST_RETRY) if guess.measured else CHECK_AFTER
+        due = trials.retry_at.setdefault(depth, trials.rounds + gap)
+        if trials.rounds < due:
             return False
-        if cell.is_judged(depth):
-            cell.retry_gap[depth] = next_gap
-        cell.retry_at[depth] = cell.rounds + next_gap
+        if guess.measured:
+            trials.retry_gap[depth] = FIRST_RETRY if promises else min(2 * gap, LAST_RETRY)
+            gap = trials.retry_gap[depth]
+        trials.retry_at[depth] = trials.rounds + gap
         return True
 
-    def _is_outdated(self, cell: _Cell, depth: int) -> bool:
-        """Whether a depth was last tried so long ago that it is worth another trial."""
-        return cell.is_judged(depth) and cell.rounds - cell.tried_at[depth] > LAST_RETRY
+    def _keep_time(self, num_rows: int, depth: int, seconds: float) -> None:
+        if depth == self._last_depth or (self.drafts_are_free and depth):
+            self.times.add(num_rows, depth, seconds)
+        elif self.drafts_are_free:
+            self.times.add_after_drafts(num_rows, seconds)
 
-    def _time(self, num_rows: int, depth: int) -> float | None:
-        """Seconds a row of rounds at ``depth``; None while that is unknown.
+    def _keep_account(self, num_rows: int, seconds: float) -> None:
+        """Add this round's share to the credit, and charge what a trial has lost."""
+        plain = self.times.plain_seconds(num_rows) or seconds
+        if self.credit is None:
+            self.credit = START * plain
+        self.credit = min(self.credit + SHARE * seconds, MOST_SAVED * plain)
+        if self._stake is not None:
+            self.credit -= max(0.0, seconds - self._stake.tokens / self._stake.best_rate * plain)
+            self._stake = None
 
-        What was not measured with so many rows is taken from the next similar number of rows, in
-        proportion to the times of another depth that is known of both.
+    def _chances(self, seq_id: int, kinds: Iterable[int]) -> list[float]:
+        """How likely each of a row's drafts is reached and accepted, as far as that is likely."""
+        chances: list[float] = []
+        chance = 1.0
+        for kind in kinds:
+            chance *= self.record.chance(seq_id, kind)
+            if chance < LEAST_CHANCE:
+                break
+            chances.append(chance)
+        return chances
+
+    def _worth(self, num_rows: int, chances: Mapping[int, Seq[float]]) -> list[float]:
+        """Tokens that a round brings by depth, up to the deepest that any row has, as they count.
+
+        ``chances`` are those of the rows that have drafts.
         """
-        size = _alike(num_rows)
-        cell = self._cells.setdefault(size, _Cell())
-        if cell.is_judged(depth):
-            return median(cell.times[depth])
-        others = [
-            (max(size, other) / min(size, other), known)
-            for other, known in self._cells.items()
-            if other != size and known.is_judged(depth)
-        ]
-        if not others:
-            return None
-        distance, nearest = min(others, key=lambda one: one[0])
-        if distance > SIMILAR:
-            return None
-        shared = [d for d in nearest.times if nearest.is_judged(d) and cell.is_judged(d)]
-        scale = [median(cell.times[d]) / median(nearest.times[d]) for d in shared]
-        return median(nearest.times[depth]) * (median(scale) if scale else 1.0)
-
-    def _expected(self, depth: int) -> float:
-        chance, expected = 1.0, 1.0
-        for position in range(depth):
-            chance *= self.acceptance[position]
-            expected += chance
-        return expected
-
-    def _row_acceptance(self, seq_id: int, position: int) -> float:
-        accepted, judged = self._rows.get(seq_id, (0.0, 0.0))
-        prior = ROW_STRENGTH * self.acceptance[position]
-        return (accepted + prior) / (judged + ROW_STRENGTH)
+        tokens = [float(num_rows)]
+        everybody = 0.0  # what those gain by which the batch ends
+        gained = 0.0
+        grows = 1.0 if self._is_crowded else min(MOST_GROWS, GROWS + GROWS_PER_ROW * num_rows)
+        for place in range(max(map(len, chances.values()), default=0)):
+            gained += sum(own[place] for own in chances.values() if place < len(own))
+            if not self._is_crowded:
+                least = sorted(
+                    own[place] if place < len(own := chances.get(seq_id, ())) else 0.0
+                    for seq_id in self._long_to_go
+                )[: -(-len(self._long_to_go) // LAGGARDS)]
+                everybody += sum(least) / len(least)
+            tokens.append(num_rows + grows * gained + (1 - grows) * num_rows * everybody)
+        return tokens
 
     def _learn(self, outcome: Outcome) -> None:
-        judged = min(outcome.num_accepted + 1, outcome.num_drafted, self.max_depth)
-        for position in range(judged):
-            hit = position < outcome.num_accepted
-            self.acceptance[position] += OVERALL_WEIGHT * (hit - self.acceptance[position])
-        if judged:
-            own = self._rows.setdefault(outcome.seq_id, [0.0, 0.0])
-            own[0] += outcome.num_accepted
-            own[1] += judged
-            if len(self._rows) > MAX_ROWS_KNOWN:
-                self._rows.popitem(last=False)
+        if not self.drafts_are_free:
+            kinds: Seq[int] = range(min(outcome.num_drafted, self.max_depth))
+            self.record.learn(outcome.seq_id, kinds, outcome.num_accepted)
+        elif (found := self._found.get(outcome.seq_id)) is not None:
+            said = outcome.tokens[: len(found.drafts)]
+            pairs = enumerate(zip(found.drafts, said, strict=False))
+            right = next((place for place, (draft, token) in pairs if draft != token), len(said))
+            self.record.learn(outcome.seq_id, _kinds(found)[: len(said)], right)
+
+    def _trials_of(self, num_rows: int) -> _Trials:
+        return self._trials.setdefault(alike(num_rows), _Trials())
 
 
-def _alike(num_rows: int) -> int:
-    """Rounds of 1 to 8 rows are told apart; wider ones by the half power of two they fill."""
-    if num_rows <= 8:
-        return num_rows
-    power = 1 << (num_rows.bit_length() - 1)
-    return power if num_rows < power * 3 // 2 else power * 3 // 2
+def _kinds(found: Found) -> list[int]:
+    """Of each draft: as long as they are accepted, more and more words are the same."""
+    return [kind_of_evidence(found.evidence + place) for place in range(len(found.drafts))]

@@ -1,24 +1,28 @@
-"""How many drafts a row may carry: a policy that is passed in."""
+"""How many drafts the rows of a round may carry: a policy that is passed in."""
 
-from typing import Protocol
+from collections.abc import Sequence as Seq
+from typing import NamedTuple, Protocol
 
 from .sequence import Sequence
 
 
 class DepthPolicy(Protocol):
-    """Chooses the number of drafts of one sequence's next row."""
+    """Chooses the number of drafts of every decoding row of a round."""
 
-    def depth(self, sequence: Sequence, num_rows: int) -> int:
-        """Return how many drafts to run in a round with ``num_rows`` decoding rows; 0 for none."""
+    def depths(self, sequences: Seq[Sequence], num_waiting: int) -> Seq[int]:
+        """Return how many drafts to run for each of the round's decoding rows; 0 for none.
+
+        ``num_waiting`` sequences would take the place of one that ends.
+        """
         ...
 
 
 class NoDrafts:
     """Plain decoding."""
 
-    def depth(self, sequence: Sequence, num_rows: int) -> int:
-        """Return 0."""
-        return 0
+    def depths(self, sequences: Seq[Sequence], num_waiting: int) -> Seq[int]:
+        """Return 0 for all."""
+        return [0] * len(sequences)
 
 
 class FixedDepth:
@@ -29,6 +33,17 @@ class FixedDepth:
             raise ValueError(f"depth must be at least 1, not {depth}")
         self._depth = depth
 
-    def depth(self, sequence: Sequence, num_rows: int) -> int:
-        """Return the depth."""
-        return self._depth
+    def depths(self, sequences: Seq[Sequence], num_waiting: int) -> Seq[int]:
+        """Return the depth for all."""
+        return [self._depth] * len(sequences)
+
+
+class Found(NamedTuple):
+    """Drafts of one row that are in hand, not computed for it; a policy may run them or not.
+
+    ``evidence`` is how many words before them are the same as where they come from.
+    """
+
+    seq_id: int
+    drafts: tuple[int, ...]
+    evidence: int

@@ -79,10 +79,10 @@ class RoundBuilder:
         """Add a row for every sequence whose only uncomputed token is its newest."""
         suspects = self.ledger.suspects
         decoding = [one for one in self.ledger.running if one.num_pending == 1 and one.computed]
-        depth, num_rows = self.policy.depth, len(decoding)
-        for sequence in decoding:
+        depths = self.policy.depths(decoding, len(self.ledger.line)) if decoding else ()
+        for sequence, depth in zip(decoding, depths, strict=True):
             if sequence.status == "running" and sequence.seq_id not in suspects:
-                self._add_decode(sequence, depth(sequence, num_rows))
+                self._add_decode(sequence, depth)
         self._limit_prompts()
 
     def add_prompts(self) -> None:

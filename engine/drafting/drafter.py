@@ -35,6 +35,13 @@ class Drafter(ABC):
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         """Return drafts by sequence id, at most ``num_drafts`` each; a row may be left out."""
 
+    def evidence(self, seq_id: int) -> int:
+        """How many words before a row's drafts of this round are the same as where they come from.
+
+        0 where drafts are computed.
+        """
+        return 0
+
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         """Begin to take in a batch before it is judged; return what to evaluate with its logits.
 

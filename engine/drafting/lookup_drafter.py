@@ -20,6 +20,7 @@ class LookupDrafter(Drafter):
     def __init__(self) -> None:
         self._tokens_of: TokensOf | None = None
         self._indexes: dict[int, NgramIndex] = {}
+        self._evidence: dict[int, int] = {}
 
     def attach(self, tokens_of: TokensOf) -> None:
         self._tokens_of = tokens_of
@@ -28,6 +29,7 @@ class LookupDrafter(Drafter):
         """Return what is found; sequences that say nothing twice are left out."""
         assert self._tokens_of is not None, "attach() says where the tokens are"
         found: dict[int, tuple[int, ...]] = {}
+        self._evidence.clear()
         for row in rows:
             tokens = self._tokens_of(row.seq_id)
             index = self._indexes.setdefault(row.seq_id, NgramIndex())
@@ -35,7 +37,11 @@ class LookupDrafter(Drafter):
             drafts = index.continuation(tokens, row.num_drafts)
             if drafts:
                 found[row.seq_id] = drafts
+                self._evidence[row.seq_id] = index.num_same(tokens)
         return found
+
+    def evidence(self, seq_id: int) -> int:
+        return self._evidence.get(seq_id, 0)
 
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         """Nothing is kept of what the target ran."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 LONGEST = 4
 SHORTEST = 2
+MOST_COMPARED = 16  # words before a place that are looked at, to say how good it is
 
 
 class NgramIndex:
@@ -28,9 +29,27 @@ class NgramIndex:
 
         At most ``most`` tokens. A repetition that reaches the end goes on with itself.
         """
+        position = self._place(tokens)
+        if position is None:
+            return ()
+        period = len(tokens) - position
+        return tuple(tokens[position + step % period] for step in range(most))
+
+    def num_same(self, tokens: Sequence[int]) -> int:
+        """How many of the last tokens stand before that continuation as well; 0 without one."""
+        position = self._place(tokens)
+        if position is None:
+            return 0
+        most = min(MOST_COMPARED, position)
+        same = 0
+        while same < most and tokens[-1 - same] == tokens[position - 1 - same]:
+            same += 1
+        return same
+
+    def _place(self, tokens: Sequence[int]) -> int | None:
+        """The position after the longest suffix of ``tokens`` that was said before."""
         for size in range(min(LONGEST, len(tokens) - 1), SHORTEST - 1, -1):
             position = self._after.get(tuple(tokens[-size:]))
             if position is not None:
-                period = len(tokens) - position
-                return tuple(tokens[position + step % period] for step in range(most))
-        return ()
+                return position
+        return None

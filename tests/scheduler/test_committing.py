@@ -9,8 +9,8 @@ from scheduler.scheduler import NoRoundInFlight, Scheduler, SchedulerConfig
 
 
 class Drafts:
-    def depth(self, sequence, num_rows) -> int:
-        return 3
+    def depths(self, sequences, num_waiting) -> list[int]:
+        return [3] * len(sequences)
 
 
 def make_scheduler(**fields) -> Scheduler:

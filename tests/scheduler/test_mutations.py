@@ -476,8 +476,8 @@ FAULTS = [
     Fault(
         "a finishing row bounds everybody's drafts",
         "planning",
-        "self._add_decode(sequence, depth(sequence, num_rows))",
-        "self._add_decode(sequence, min(depth(one, num_rows) and one.request.max_tokens"
+        "self._add_decode(sequence, depth)",
+        "self._add_decode(sequence, min(depth and one.request.max_tokens"
         " - one.num_generated - 1 for one in decoding))",
         "test_planning::test_a_finished_row_does_not_bound_the_drafts_of_others",
     ),

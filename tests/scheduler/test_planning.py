@@ -111,7 +111,7 @@ def test_a_finished_row_does_not_bound_the_drafts_of_others() -> None:
 
 def test_speculation_comes_back_after_a_burst_of_requests() -> None:
     world = make_world(max_rows=8, num_blocks=100, prompt_tokens_per_round=64)
-    world.policy.depth = lambda sequence, num_rows: 0 if num_rows > 2 else 3
+    world.policy.depths = lambda rows, _waiting: [0 if len(rows) > 2 else 3] * len(rows)
     world.submit([1, 2], max_tokens=40)
     for _ in range(6):
         world.submit([3, 4, 5], max_tokens=2)

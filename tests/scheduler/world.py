@@ -32,8 +32,8 @@ class FixedDepth:
 
     num_drafts: int = 0
 
-    def depth(self, sequence: Sequence, num_rows: int) -> int:
-        return self.num_drafts
+    def depths(self, sequences: list[Sequence], num_waiting: int) -> list[int]:
+        return [self.num_drafts] * len(sequences)
 
 
 WORLDS: list["World"] = []

@@ -1,6 +1,7 @@
 """The demo over each drafter, loaded once: exact, with room for 8 drafts a row."""
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -23,13 +24,13 @@ DRAFTERS: dict[str, dict[str, Any]] = {
 class DepthsByRequest(Parts):
     """Parts of an engine whose requests each have a depth of their own."""
 
-    depths: dict[str, int]
+    by_request: dict[str, int]
 
     def make_depth_policy(self) -> Any:
         return self
 
-    def depth(self, sequence: Sequence, num_rows: int) -> int:
-        return self.depths.get(sequence.request.request_id, 0)
+    def depths(self, sequences: Seq[Sequence], num_waiting: int) -> list[int]:
+        return [self.by_request.get(one.request.request_id, 0) for one in sequences]
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +47,6 @@ def demo_engine(demo_parts: Callable[[str], Parts]) -> Callable[..., Engine]:
     def make(drafter: str, depths: dict[str, int] | None = None) -> Engine:
         parts = demo_parts(drafter)
         values = {field.name: getattr(parts, field.name) for field in fields(parts)}
-        return Engine(DepthsByRequest(**values, depths=depths or {}))
+        return Engine(DepthsByRequest(**values, by_request=depths or {}))
 
     return make

@@ -21,6 +21,7 @@ from tiny_models import VOCABULARY, as_loaded, tiny_model
 from engine.build import Parts, build_parts
 from engine.drafting.chain import Chain
 from engine.drafting.drafter import Choose, Drafter
+from engine.drafting.late_peer_drafter import LatePeerDrafter
 from engine.drafting.mtp import MTPHead
 from engine.drafting.mtp_drafter import MTPDrafter
 from engine.drafting.peer_drafter import PeerDrafter
@@ -116,6 +117,7 @@ class Forced:
         parts, self.scratch, self.drafter_scratch = parts_of(family, drafter, block_size)
         self.executor, self.block_size = parts.executor, block_size
         self.scheduler = Scheduler(replace(parts.scheduler_config, check=True, **config), self)
+        self.executor.attach(lambda seq_id: self.scheduler.sequences[seq_id].tokens)
         self.script = script
         self.salts: dict[int, Any] = {}  # sequences with the same salt say the same
         self.forked_at: dict[int, int] = {}  # the position from which a fork says its own
@@ -135,9 +137,9 @@ class Forced:
             return 7
         return Random(f"{salt} {position}").randrange(VOCABULARY)
 
-    def depth(self, sequence: Seq, num_rows: int) -> int:
-        self.patterns[sequence.seq_id] = self.script(sequence)
-        return len(self.patterns[sequence.seq_id])
+    def depths(self, sequences: Sequence[Seq], num_waiting: int) -> list[int]:
+        self.patterns |= {one.seq_id: self.script(one) for one in sequences}
+        return [len(self.patterns[one.seq_id]) for one in sequences]
 
     def choose(self, seq_ids: Sequence[int], chain: Chain, logits: mx.array) -> mx.array:
         if not isinstance(self.executor.drafter, BlindDrafter):
@@ -259,6 +261,12 @@ class Forced:
             ScratchHead(self.scratch, self.drafter_scratch.model).check(drafter, sequence)
         elif isinstance(drafter, PeerDrafter):
             self._check_store(drafter.store, self.drafter_scratch, sequence)
+        elif isinstance(drafter, LatePeerDrafter):
+            filled = drafter.filled.end(list(sequence.blocks), sequence.computed)
+            found = read_memory(drafter.store, list(sequence.blocks), None, filled)
+            if filled:
+                expected = self.drafter_scratch.memory(sequence.tokens[:filled])
+                assert_same_memory(found, expected)
 
     def _check_store(self, store: Store, scratch: Scratch, sequence: Seq) -> None:
         computed, slot = sequence.computed, sequence.slot

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.drafting.lookup_drafter import LookupDrafter
-from engine.drafting.ngram_index import LONGEST, SHORTEST, NgramIndex
+from engine.drafting.ngram_index import LONGEST, MOST_COMPARED, SHORTEST, NgramIndex
 from scheduler.round import Row
 
 
@@ -26,6 +26,20 @@ def test_a_repetition_goes_on_with_itself() -> None:
 def test_nothing_is_drafted_where_nothing_was_said_twice() -> None:
     assert continuation([1, 2, 3, 4, 5], 4) == ()
     assert continuation([7], 4) == ()
+
+
+def num_same(tokens: list[int]) -> int:
+    index = NgramIndex()
+    index.extend(tokens)
+    return index.num_same(tokens)
+
+
+def test_evidence_is_how_many_words_before_the_place_are_the_same() -> None:
+    assert num_same([1, 2, 3, 9, 2, 3, 8, 1, 2, 3]) == 3
+    assert num_same([7, 2, 3, 9, 8, 2, 3]) == 2
+    assert num_same([*range(30), 99, *range(30)]) == MOST_COMPARED
+    assert num_same([1, 1, 1, 1, 1, 1]) == 5  # as many as there are before it
+    assert num_same([1, 2, 3]) == 0
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 5))
@@ -56,6 +70,7 @@ def test_an_ended_sequence_leaves_nothing_and_others_draft_by_their_own_words() 
     rows = [Row(seq_id, (0,), 0, (1,), num_drafts=2) for seq_id in spoken]
 
     assert drafter.propose(rows, None) == {1: (3, 1)}  # type: ignore[arg-type]  # nothing to choose
+    assert (drafter.evidence(1), drafter.evidence(2)) == (2, 0)
     drafter.forget(1)
     drafter.forget(2)
     assert not drafter._indexes

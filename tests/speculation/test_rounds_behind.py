@@ -1,7 +1,10 @@
-"""An MTP head takes in many rounds without drafts at once; nobody may ever see that it was late."""
+"""A drafter takes in many rounds without drafts at once; nobody may ever see that it was late."""
 
+import pytest
 from forced import Forced
 
+from engine.drafting.filled_blocks import FilledBlocks
+from engine.drafting.late_peer_drafter import LatePeerDrafter
 from scheduler.sequence import Sequence
 
 PLAIN = 21  # rounds without drafts, more than the head leaves for later
@@ -75,3 +78,77 @@ def test_a_round_that_raises_leaves_what_is_behind_as_it_was() -> None:
 
 def failing(*_: object) -> list[int]:
     raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
+def test_a_peer_that_is_far_behind_drafts_as_if_it_had_never_been(family: str) -> None:
+    script = Stretches()
+    forced = Forced(family, script, drafter="qwen3", block_size=4)
+    for number in range(4):  # two of them share blocks that the peer has not filled
+        forced.submit([*range(9), number // 2, 40, 41][: 10 + number % 2], 60)
+    num_checked = 0
+    while forced.scheduler.has_work:
+        forced.step()
+        if any(forced.patterns.values()):
+            forced.check()
+            num_checked += 1
+    assert num_checked >= 4
+
+
+def test_a_peer_runs_nothing_while_nobody_drafts() -> None:
+    drafting: list[bool] = []
+    forced = Forced("qwen3_5", lambda _: "RR" if drafting else "", drafter="qwen3", max_rows=2)
+    drafter = forced.executor.drafter
+    assert isinstance(drafter, LatePeerDrafter)
+
+    def calls() -> int:
+        return drafter.forward.num_calls
+
+    forced.submit([3, 1, 4], 40)
+    while not forced.scheduler.sequences[1].num_generated:
+        forced.step()
+    forced.step()
+    before = calls()
+    forced.submit([3, 1, 4, 1, 5, 9, 2, 6], 40)
+    for _ in range(10):
+        forced.step()
+    assert calls() == before
+    drafting.append(True)
+    forced.step()
+    forced.check()
+    assert calls() == before + 1 + 2  # catching up, both rows at once, then two steps
+    forced.step()
+    assert calls() == before + 1 + 4  # the last draft's K/V come with the next pending token
+    forced.run()
+
+
+def test_a_prompt_is_run_at_once_where_others_draft() -> None:
+    forced = Forced("qwen3_5", lambda _: "RW", drafter="qwen3", max_rows=2)
+    drafter = forced.executor.drafter
+    assert isinstance(drafter, LatePeerDrafter)
+    forced.submit([3, 1, 4], 40)
+    for _ in range(4):
+        forced.step()
+    [second] = forced.submit([2, 7, 1, 8, 2, 8], 40)
+    sequence = forced.scheduler.sequences[second]
+    while not sequence.num_generated:
+        forced.step()
+    assert drafter.filled.end(list(sequence.blocks), sequence.computed) == sequence.computed
+    forced.run()
+
+
+def test_blocks_know_how_far_they_are_filled_whoever_has_them() -> None:
+    filled = FilledBlocks(4)
+    filled.begin([5, 6, 7], 0)
+    assert filled.end([5, 6, 7], 9) == 0
+    filled.fill([5, 6, 7], 0, 9)
+    assert (filled.end([5, 6, 7], 9), filled.end([5, 6, 7], 6)) == (9, 6)
+    filled.copy(7, 9)
+    filled.begin([5, 6, 9, 8], 10)  # another's tail: it writes from position 10 on
+    assert filled.end([5, 6, 9, 8], 12) == 9
+    filled.begin([5, 6, 7], 8)  # that position was a draft's, and is another token's now
+    assert filled.end([5, 6, 7], 9) == 8
+    filled.begin([6, 7], 0)  # somebody new has these
+    assert filled.end([5, 6, 7], 9) == 4
+    filled.fill([6], 0, 2)
+    assert filled.end([6], 3) == 2

@@ -1,0 +1,52 @@
+"""How likely drafts are to be accepted, learnt from what became of those before.
+
+Drafts that are computed are judged by their position in a window, drafts that were found by how
+many words before them are the same as where they come from. Both for all rows and for each.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence as Seq
+
+PRIOR = 0.7
+SURE = 0.98  # nothing is more likely
+OVERALL_WEIGHT = 0.02  # of a new draft among all; more while there are few
+PRIOR_STRENGTH = 6.0  # drafts
+ROW_STRENGTH = 6.0  # drafts of its own after which a row counts as much as all rows
+ROW_MEMORY = 0.95  # of what a row had before, at each draft
+MAX_ROWS_KNOWN = 4096
+KINDS_OF_EVIDENCE = (2, 3, 4, 6, 9, 13)  # words that are the same: from so many on
+
+
+class AcceptanceRecord:
+    """Chances by kind of draft: for all rows, and a factor for each row."""
+
+    def __init__(self, num_kinds: int) -> None:
+        self.overall = [PRIOR] * num_kinds
+        self._counts = [PRIOR_STRENGTH] * num_kinds
+        self._rows: OrderedDict[int, tuple[float, float]] = OrderedDict()  # accepted, expected
+
+    def chance(self, seq_id: int, kind: int) -> float:
+        """How likely a row's draft of this kind is accepted, if those before it are."""
+        accepted, expected = self._rows.get(seq_id, (0.0, 0.0))
+        factor = (accepted + ROW_STRENGTH) / (expected + ROW_STRENGTH)
+        return min(SURE, self.overall[kind] * factor)
+
+    def learn(self, seq_id: int, kinds: Seq[int], num_accepted: int) -> None:
+        """Drafts of these kinds, one after the other, of which the first so many were accepted."""
+        accepted, expected = self._rows.pop(seq_id, (0.0, 0.0))
+        for place, kind in enumerate(kinds[: num_accepted + 1]):
+            hit = float(place < num_accepted)
+            accepted = ROW_MEMORY * accepted + hit
+            expected = ROW_MEMORY * expected + self.overall[kind]
+            self._counts[kind] += 1
+            weight = max(OVERALL_WEIGHT, 1 / self._counts[kind])
+            self.overall[kind] += weight * (hit - self.overall[kind])
+        if kinds:
+            self._rows[seq_id] = accepted, expected
+            if len(self._rows) > MAX_ROWS_KNOWN:
+                self._rows.popitem(last=False)
+
+
+def kind_of_evidence(same_words: int) -> int:
+    """Return which of KINDS_OF_EVIDENCE so many same words are."""
+    return max(0, sum(same_words >= least for least in KINDS_OF_EVIDENCE) - 1)

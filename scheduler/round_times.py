@@ -1,0 +1,190 @@
+"""How long rounds take, by number of rows and depth of drafts, relative to plain rounds.
+
+What was measured counts as it is. Between and beyond measured depths times go in straight lines;
+from one number of rows to another the surcharge of drafts carries over; and where nothing was ever
+measured a surcharge is assumed that grows with the rows, for a full batch has nothing to spare.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+SAMPLES = 9  # times kept for each (rows, depth)
+ENOUGH = 3  # times before a depth counts as measured
+MOMENT = 32  # rounds within which times may be compared
+CAUTION = 0.3  # of a surcharge is added to it, over the root of the number of samples
+OUTDATED = 2.0  # ratios so many times the newest one are forgotten
+SIMILAR = 2.0  # times as many rows at most: what is known of those is taken over
+FIRST_DRAFT = 0.3  # of the first draft's surcharge is for drafting at all, however deep
+ASSUMED, ASSUMED_PER_ROW, MOST_ASSUMED = 0.25, 1 / 32, 1.0  # of a plain round, for each draft
+DOUBT_MEASURED, DOUBT_ASSUMED = 0.7, 0.4  # of a guessed surcharge: it may be as little
+
+
+class Guess(NamedTuple):
+    """What a round takes, in plain rounds of as many rows: likely, and at the least."""
+
+    ratio: float
+    least: float
+    measured: bool  # with so many rows and at this depth
+    trusted: bool  # measured, or concluded from measurements
+
+
+@dataclass(slots=True)
+class Cell:
+    """What is known of rounds with so many rows, by depth.
+
+    Times are compared with others of about the same moment only: machines change their speed.
+    """
+
+    rounds: int = 0
+    recent: dict[int, deque[tuple[int, float]]] = field(default_factory=dict)  # (round, seconds)
+    compared: dict[int, deque[float]] = field(default_factory=dict)  # over a plain round's time
+    left_over: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    _ratios: dict[int, float] | None = None  # until something is added
+
+    def add(self, depth: int, seconds: float) -> None:
+        """Keep a time, and compare it with what it can be compared with."""
+        self._ratios = None
+        self.recent.setdefault(depth, deque(maxlen=SAMPLES)).append((self.rounds, seconds))
+        if depth:
+            plain = self.lately(0)
+            if plain is not None:
+                self._compare(depth, seconds / plain)
+        else:
+            for other in self.recent:
+                if other and (time := self.lately(other)) is not None:
+                    self._compare(other, time / seconds)
+
+    def add_after_drafts(self, seconds: float) -> None:
+        """Keep what a plain round takes that does work which drafts have left."""
+        self._ratios = None
+        plain = self.lately(0)
+        if plain is not None:
+            self.left_over.append(seconds / plain - 1)
+
+    def lately(self, depth: int) -> float | None:
+        """Seconds of recent rounds at ``depth``; None if there were none."""
+        times = [s for at, s in self.recent.get(depth, ()) if at > self.rounds - MOMENT]
+        return median(times) if times else None
+
+    def plain(self) -> float | None:
+        """Seconds of plain rounds, however long ago; None until there are enough."""
+        times = self.recent.get(0, ())
+        return median(s for _, s in times) if len(times) >= ENOUGH else None
+
+    def ratios(self) -> dict[int, float]:
+        """Over plain rounds, of every depth that is measured; with few samples rather too much."""
+        if self._ratios is None:
+            self._ratios = self._find_ratios()
+        return self._ratios
+
+    def _find_ratios(self) -> dict[int, float]:
+        found = {0: 1.0} if self.plain() is not None else {}
+        left_over = max(0.0, median(self.left_over)) if len(self.left_over) >= ENOUGH else 0.0
+        for depth in sorted(self.compared):
+            samples = self.compared[depth]
+            if len(samples) >= ENOUGH:
+                surcharge = max(0.0, median(samples) - 1) * (1 + CAUTION / len(samples) ** 0.5)
+                found[depth] = 1 + surcharge + left_over
+        return found
+
+    def _compare(self, depth: int, ratio: float) -> None:
+        """Keep a ratio. One that is far smaller outdates larger ones: drafts became cheaper."""
+        recent = [one for one in self.compared.get(depth, ()) if one <= OUTDATED * ratio]
+        self.compared[depth] = deque([*recent, ratio], maxlen=SAMPLES)
+
+
+class RoundTimes:
+    """Times of rounds of decoding rows."""
+
+    def __init__(self) -> None:
+        self._cells: dict[int, Cell] = {}
+
+    def cell(self, num_rows: int) -> Cell:
+        """What is known of rounds with so many rows."""
+        return self._cells.setdefault(alike(num_rows), Cell())
+
+    def add(self, num_rows: int, depth: int, seconds: float) -> None:
+        """Learn from a round of ``num_rows`` rows whose deepest has ``depth`` drafts."""
+        cell = self.cell(num_rows)
+        cell.rounds += 1
+        cell.add(depth, seconds / num_rows)
+
+    def add_after_drafts(self, num_rows: int, seconds: float) -> None:
+        """Learn from a plain round that followed one with drafts, and does some of its work."""
+        cell = self.cell(num_rows)
+        cell.rounds += 1
+        cell.add_after_drafts(seconds / num_rows)
+
+    def plain_seconds(self, num_rows: int) -> float | None:
+        """What a plain round takes; None while nothing at all is known of so many rows."""
+        plain = self.cell(num_rows).plain()
+        if plain is None and (similar := self._similar(num_rows)) is not None:
+            plain = similar.plain()
+        return None if plain is None else plain * num_rows
+
+    def guess(self, num_rows: int, depth: int) -> Guess:
+        """Return what a round with ``depth`` drafts takes."""
+        ratios = self.cell(num_rows).ratios()
+        if depth in ratios:
+            return Guess(ratios[depth], ratios[depth], measured=True, trusted=True)
+        if depth == 0:
+            return Guess(1.0, 1.0, measured=False, trusted=True)
+        similar = self._similar(num_rows)
+        others = {} if similar is None else similar.ratios()
+        if depth in others:
+            ratio = 1 + _scale(ratios, others) * (others[depth] - 1)
+        elif max(len(ratios), len(others)) > 1:
+            ratio = _along(ratios if len(ratios) > 1 else others, depth)
+        else:
+            price = min(MOST_ASSUMED, ASSUMED + ASSUMED_PER_ROW * num_rows) * depth
+            return Guess(1 + price, 1 + DOUBT_ASSUMED * price, measured=False, trusted=False)
+        least = 1 + DOUBT_MEASURED * (ratio - 1)
+        return Guess(ratio, least, measured=False, trusted=depth in others)
+
+    def _similar(self, num_rows: int) -> Cell | None:
+        """The nearest number of rows whose plain rounds are known, with those that have drafts."""
+        size = alike(num_rows)
+        others = [
+            (len(cell.ratios()) < 2, max(size, other) / min(size, other), other)
+            for other, cell in self._cells.items()
+            if other != size
+            and cell.plain() is not None
+            and max(size, other) <= SIMILAR * min(size, other)
+        ]
+        return self._cells[min(others)[2]] if others else None
+
+
+def _scale(ratios: dict[int, float], others: dict[int, float]) -> float:
+    """How much dearer drafts are than with ``others``, by the depths that both know."""
+    shared = [d for d in ratios if d and others.get(d, 0.0) > 1.0]
+    if not shared:
+        return 1.0
+    return max(0.0, median((ratios[d] - 1) / (others[d] - 1) for d in shared))
+
+
+def _along(ratios: dict[int, float], depth: int) -> float:
+    """The ratio at ``depth`` on the line through those of the nearest depths."""
+    known = [one for one in ratios if one > 0]
+    if depth < known[0]:
+        share = FIRST_DRAFT + (1 - FIRST_DRAFT) * depth / known[0]
+        return 1 + share * (ratios[known[0]] - 1)
+    if depth > known[-1]:
+        last = known[-1]
+        if len(known) > 1:
+            slope = (ratios[last] - ratios[known[-2]]) / (last - known[-2])
+        else:
+            slope = (1 - FIRST_DRAFT) * (ratios[last] - 1) / last
+        return ratios[last] + max(0.0, slope) * (depth - last)
+    low = max(one for one in known if one < depth)
+    high = min(one for one in known if one > depth)
+    return ratios[low] + (ratios[high] - ratios[low]) * (depth - low) / (high - low)
+
+
+def alike(num_rows: int) -> int:
+    """Rounds of 1 to 8 rows are told apart; wider ones by the half power of two they fill."""
+    if num_rows <= 8:
+        return num_rows
+    power = 1 << (num_rows.bit_length() - 1)
+    return power if num_rows < power * 3 // 2 else power * 3 // 2
