@@ -8,7 +8,8 @@ its own connection.
 then says nothing of the wire: it is what is on its way, which credit bounds, divided by the
 throughput. "latency" makes a token for every client at a rate far below that, at most 2,000 a
 second in all; all clients' tokens of one round leave together, so that with many clients most of
-a token's age is the others before it.
+a token's age is the others before it. Beside it stands what a bare program of the same processes,
+threads and sockets takes (benchmarks/bare_wire.py), measured in turns.
 
 ``--model demo`` compares a model's throughput with the engine alone instead, the same requests in
 interleaved pairs.
@@ -40,12 +41,15 @@ from ipc.frames import receive_frames, send_frames
 from ipc.limits import MAX_FRAMES
 from ipc.messages import Chunk, Submit
 from ipc.served_engine import LoadedEngine
+from ipc.socket_watch import SocketWatch
 from ipc.worker import Worker
 
+from .bare_wire import measure_bare
 from .pairs import measure_pairs
 
 MOST_ROUNDS = 50  # a second, of the fake engine: about what a small model makes
 MOST_CHUNKS = 2000  # a second, where latency is measured: far from what can get through
+TURNS = 3  # of the wire and of bare sockets
 START_SECONDS = 60.0  # the longest that broker and worker take to start
 
 
@@ -117,7 +121,7 @@ class Crowd:
 
     def __init__(self, address: str, count: int, window: int) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.poller = zmq.Poller()
+        self.watch = SocketWatch()
         self.clients: dict[Any, ClientCore] = {}
         now = time.monotonic()
         for number in range(count):
@@ -129,7 +133,7 @@ class Crowd:
             core.submit(Submit(f"r{number}", "text", "hello", params=params, window=window), now)
             core.read_all(f"r{number}")
             self.clients[socket] = core
-            self.poller.register(socket, zmq.POLLIN)
+            self.watch.add(socket)
         self.tokens = 0
         self.chunks = 0
         self.ages: list[float] = []  # of tokens on arrival, in milliseconds
@@ -138,16 +142,20 @@ class Crowd:
         until = time.monotonic() + seconds
         tick = 0.0
         while (now := time.monotonic()) < until:
-            for socket, _ in self.poller.poll(20):
-                self._read(socket, self.clients[socket], now)
+            for socket, most in self.watch.wait(20):
+                self._read(socket, most, now)
             if now > tick:
                 tick = now + 0.1
                 for socket, core in self.clients.items():
                     core.tick(now)
                     self._write(socket, core)
 
-    def _read(self, socket: Any, core: ClientCore, now: float) -> None:
-        while (frames := receive_frames(socket, MAX_FRAMES)) is not None:
+    def _read(self, socket: Any, most: int, now: float) -> None:
+        core = self.clients[socket]
+        for _ in range(most):
+            frames = receive_frames(socket, MAX_FRAMES)
+            if frames is None:
+                break
             core.receive(frames, now)
             arrived = time.monotonic_ns()
             for _, event in core.take_events():
@@ -196,11 +204,12 @@ class Measured:
             "broker_core_share": round(self.broker_seconds / self.seconds, 3),
         }
 
-    def latency(self) -> dict[str, Any]:
-        ages = sorted(self.crowd.ages)
-        # the tenth is what a busy machine blurs least
-        shares = {"tenth_ms": 0.1, "median_ms": 0.5, "p99_ms": 0.99}
-        return {name: round(ages[int(len(ages) * share)], 3) for name, share in shares.items()}
+
+def latency(ages: list[float]) -> dict[str, float]:
+    """Return what stands for ages in milliseconds; the tenth is what a busy machine blurs least."""
+    ages = sorted(ages)
+    shares = {"tenth_ms": 0.1, "median_ms": 0.5, "p99_ms": 0.99}
+    return {name: round(ages[int(len(ages) * share)], 3) for name, share in shares.items()}
 
 
 def measure(num_clients: int, step_seconds: float, seconds: float) -> Measured:
@@ -227,11 +236,17 @@ def measure_wire(num_clients: int, seconds: float) -> None:
     full = measure(num_clients, 0.0, seconds)
     print(json.dumps({**base, "what": "throughput", **full.throughput()}), flush=True)
     rounds = min(MOST_ROUNDS, MOST_CHUNKS / num_clients)
-    slow = measure(num_clients, 1 / rounds, seconds)
+    ages: list[float] = []
+    bare: list[float] = []
+    for _ in range(TURNS):
+        slow = measure(num_clients, 1 / rounds, seconds)
+        ages += slow.crowd.ages
+        bare += measure_bare(num_clients, 1 / rounds, seconds)
     figures = {
         "rounds_per_second": round(rounds, 1),
         **slow.throughput(),
-        **slow.latency(),
+        **latency(ages),
+        "bare": latency(bare),
     }
     print(json.dumps({**base, "what": "latency", **figures}), flush=True)
 

@@ -53,7 +53,7 @@ class RunRefused:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every round, and that takes longer
 class Stepped:
     """An event: what the runs gained in one round."""
 

@@ -1,0 +1,125 @@
+"""What ZeroMQ alone takes for a token's way: as many processes and threads, and nothing in them.
+
+A worker's thread stamps a message for every client and hands it to the thread that owns the
+socket; a broker of two ROUTERs passes it on; clients of one process receive it. No message is
+read, checked or kept, so this is what the wire's latency is to be compared with.
+"""
+
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import zmq
+
+from ipc.addresses import configure
+
+_HEADER = 110  # bytes, as a chunk's
+_IDS = bytes(4)
+
+
+def measure_bare(num_clients: int, step_seconds: float, seconds: float) -> list[float]:
+    """Return the ages of messages on arrival, in milliseconds, after a second of warming up."""
+    with tempfile.TemporaryDirectory() as folder:
+        front, back = f"ipc://{folder}/c", f"ipc://{folder}/w"
+        words = [sys.executable, "-m", "benchmarks.bare_wire"]
+        broker = subprocess.Popen([*words, "broker", front, back])
+        worker = subprocess.Popen([*words, "worker", back, str(num_clients), str(step_seconds)])
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        poller = zmq.Poller()
+        for number in range(num_clients):
+            client = _socket(context, zmq.DEALER)
+            client.connect(front)
+            client.send_multipart([str(number).encode(), b""])
+            poller.register(client, zmq.POLLIN)
+        try:
+            _receive(poller, 1.0)
+            return _receive(poller, seconds)
+        finally:
+            for process in (worker, broker):
+                process.kill()
+                process.wait()
+            context.destroy(linger=0)
+
+
+def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket[bytes]":
+    socket = context.socket(kind)
+    configure(socket)
+    return socket
+
+
+def _receive(poller: zmq.Poller, seconds: float) -> list[float]:
+    """Receive for ``seconds`` from the first message on."""
+    ages: list[float] = []
+    until = float("inf")
+    while time.monotonic() < until:
+        for client, _ in poller.poll(20):
+            header, _ = client.recv_multipart()
+            ages.append((time.monotonic_ns() - int(header)) / 1e6)
+        if ages and until == float("inf"):
+            until = time.monotonic() + seconds
+    return ages
+
+
+def _broker(front_address: str, back_address: str) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    front, back = _socket(context, zmq.ROUTER), _socket(context, zmq.ROUTER)
+    front.bind(front_address)
+    back.bind(back_address)
+    poller = zmq.Poller()
+    poller.register(back, zmq.POLLIN)
+    poller.register(front, zmq.POLLIN)
+    peers: dict[bytes, bytes] = {}
+    while True:
+        for socket, _ in poller.poll():
+            peer, number, *frames = socket.recv_multipart()
+            if socket is front:
+                peers[number] = peer
+            elif number in peers:
+                front.send_multipart([peers[number], *frames])
+
+
+def _worker(address: str, num_clients: int, step_seconds: float) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = _socket(context, zmq.DEALER)
+    socket.connect(address)
+    events: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    bell = os.pipe()
+    numbers = [str(number).encode() for number in range(num_clients)]
+
+    def step() -> None:
+        due = time.monotonic()
+        while True:
+            due = max(due + step_seconds, time.monotonic())
+            time.sleep(max(due - time.monotonic(), 0))
+            stamp = str(time.monotonic_ns()).encode().rjust(_HEADER)
+            events.put(stamp)
+            os.write(bell[1], b"x")
+
+    threading.Thread(target=step, daemon=True).start()
+    poller = zmq.Poller()
+    poller.register(bell[0], zmq.POLLIN)
+    poller.register(socket, zmq.POLLIN)
+    while True:
+        poller.poll()
+        os.read(bell[0], 4096)
+        while not events.empty():
+            header = events.get()
+            for number in numbers:
+                socket.send_multipart([number, header, _IDS])
+
+
+def main(words: list[str]) -> None:
+    """Be one of the processes."""
+    kind, address, *rest = words
+    if kind == "broker":
+        _broker(address, rest[0])
+    else:
+        _worker(address, int(rest[0]), float(rest[1]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
