@@ -7,7 +7,7 @@ measured a surcharge is assumed that grows with the rows, for a full batch has n
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 SAMPLES = 9  # times kept for each (rows, depth)
@@ -87,7 +87,7 @@ class Cell:
             if len(samples) >= ENOUGH:
                 surcharge = max(0.0, median(samples) - 1) * (1 + CAUTION / len(samples) ** 0.5)
                 found[depth] = 1 + surcharge + left_over
-        return found
+        return _rising(found)
 
     def _compare(self, depth: int, ratio: float) -> None:
         """Keep a ratio. One that is far smaller outdates larger ones: drafts became cheaper."""
@@ -154,6 +154,17 @@ class RoundTimes:
             and max(size, other) <= SIMILAR * min(size, other)
         ]
         return self._cells[min(others)[2]] if others else None
+
+
+def _rising(ratios: dict[int, float]) -> dict[int, float]:
+    """The same, with the mean where a deeper round seems to take less than a shallower one."""
+    pools: list[list[float]] = []  # ratios that are taken for one
+    for ratio in ratios.values():
+        pools.append([ratio])
+        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    means = [fmean(pool) for pool in pools for _ in pool]
+    return dict(zip(ratios, means, strict=True))
 
 
 def _scale(ratios: dict[int, float], others: dict[int, float]) -> float:

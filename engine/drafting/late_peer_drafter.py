@@ -1,6 +1,6 @@
 """Drafts with a smaller model that keeps nothing but K/V: it runs only when it is to draft.
 
-While nobody drafts it runs nothing at all, neither tokens nor prompts, and its pages fall behind;
+While nobody drafts it runs nothing, neither tokens nor new prompts, and its pages fall behind;
 blocks say how far they are filled. A row that drafts is caught up first: what is far behind in
 chunks of its own, the last token together with the pending one.
 """
@@ -23,6 +23,7 @@ from .filled_blocks import FilledBlocks
 
 AT_ONCE = 1  # tokens behind that run together with the pending one
 CHUNK = 512  # tokens of a row that are caught up at a time
+PLAIN_FOR_NOW = 8  # rounds without drafts after which prompts wait until somebody drafts
 MOST_TOKENS = 2048  # of all rows, with what they are padded to
 
 
@@ -40,7 +41,7 @@ class LatePeerDrafter(Drafter):
         self.filled = FilledBlocks(ready.block_size)
         self.target_vocab_size = target_vocab_size
         self._tokens_of: TokensOf | None = None
-        self._is_drafting = True  # in the last round of decoding rows
+        self._num_plain = 0  # rounds of decoding rows since any had drafts
         self._ran: dict[int, int] = {}  # positions each row's drafting steps ran, from its start
 
     def attach(self, tokens_of: TokensOf) -> None:
@@ -82,8 +83,9 @@ class LatePeerDrafter(Drafter):
             if window.drafts and (ran := self._ran.get(row.seq_id)):
                 self.filled.fill(row.blocks, row.start, row.start + min(ran, count))
         if all(len(row.tokens) == 1 and row.samples for row in view.rows):
-            self._is_drafting = any(window.drafts for window in windows)
-        elif self._is_drafting:
+            has_drafts = any(window.drafts for window in windows)
+            self._num_plain = 0 if has_drafts else self._num_plain + 1
+        elif self._num_plain < PLAIN_FOR_NOW:
             self._run([window.row for window in windows if self._is_next(window.row)])
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:

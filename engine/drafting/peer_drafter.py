@@ -1,4 +1,4 @@
-"""Drafts with a smaller model of its own kind, whose memory is numbered like the target's.
+"""Drafts with a smaller model that keeps states, in memory numbered like the target's.
 
 The peer runs whatever the target commits, with the same blocks, slots, folds and captures, so what
 is true of the target's memory (what is shared, copied, checkpointed, rolled back) is true of the
@@ -36,7 +36,7 @@ class PeerForward(Forward):
 
 
 class PeerDrafter(Drafter):
-    """A draft model over pages and slots."""
+    """A draft model over slots, and over pages if it has attention as well."""
 
     name = "peer"
 
@@ -52,20 +52,16 @@ class PeerDrafter(Drafter):
     ) -> None:
         self.forward = forward
         self.block_size = ready.block_size
-        self.keeps_states = ready.bytes_per_slot > 0
         self.first_scratch = num_slots
-        self.store = ready.make_store(num_blocks, num_slots + max_rows if self.keeps_states else 0)
+        self.store = ready.make_store(num_blocks, num_slots + max_rows)
         self.target_vocab_size = target_vocab_size
-        self._chained: dict[int, tuple[int, tuple[int, ...]]] = {}  # start and drafts, by sequence
 
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         """Run the pending token, then each draft after the other but the last."""
-        self._chained = {}
         rows = self._rows_that_draft(rows)
         scratch = self._lend_scratch(rows)
         seq_ids = [row.seq_id for row in rows]
         chain = Chain()
-        starts = [row.start for row in rows]
         tokens = mx.array([row.tokens[-1] for row in rows])
         for step in range(rows[0].num_drafts if rows else 0):
             count = sum(row.num_drafts > step for row in rows)
@@ -78,22 +74,16 @@ class PeerDrafter(Drafter):
             mx.eval(tokens, self.store.pending(caches))
             self.store.store(view, caches)
             chain.add(tokens)
-        drafts = chain.all()
-        places = zip(seq_ids, starts, drafts, strict=True)
-        self._chained = {seq_id: (start, said) for seq_id, start, said in places}
-        return dict(zip(seq_ids, drafts, strict=True))
+        return dict(zip(seq_ids, chain.all(), strict=True))
 
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
-        """Run the committed part of every window, as far as the drafting steps have not."""
-        windows = [
-            part
-            for window, count in zip(view.batch.windows, kept, strict=True)
-            if (part := self._to_run(window, count)) is not None
-        ]
+        """Run the committed part of every window."""
+        pairs = zip(view.batch.windows, kept, strict=True)
+        windows = [self._to_run(window, count) for window, count in pairs]
         run_certain(self.forward, self.store, windows, self.block_size)
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
-        self.store.copy(blocks, slots if self.keeps_states else ())
+        self.store.copy(blocks, slots)
 
     def _rows_that_draft(self, rows: Sequence[Row]) -> list[Row]:
         """Those with the most drafts first; see Store.num_drafts for who may draft fewer."""
@@ -112,7 +102,7 @@ class PeerDrafter(Drafter):
                     (0,),
                     row.start + step,
                     row.blocks,
-                    scratch[row.slot or 0] if self.keeps_states else None,
+                    scratch[row.slot or 0],
                     row.fold if step == 0 else 0,
                 )
             )
@@ -125,22 +115,13 @@ class PeerDrafter(Drafter):
 
         Scratch slots are in the order of the rows' own: rows that lie together stay together.
         """
-        if not self.keeps_states:
-            return {}
         slots = sorted(row.slot or 0 for row in rows)
         pairs = {slot: scratch for scratch, slot in enumerate(slots, self.first_scratch)}
         self.store.lend(pairs)
         return pairs
 
-    def _to_run(self, window: Window, num_kept: int) -> Window | None:
+    def _to_run(self, window: Window, num_kept: int) -> Window:
         row, accepted = window.row, window.drafts[: num_kept - len(window.row.tokens)]
         if self.store.cuts:  # states stand where the next window starts: nothing is folded
             return Window(replace(row, tokens=row.tokens + accepted, num_drafts=0))
-        if self.keeps_states:  # what is recorded is folded by the row's next window
-            return Window(row, accepted)
-        if window.drafts and self._chained.get(row.seq_id) == (row.start, window.drafts):
-            if len(accepted) < len(window.drafts):
-                return None
-            last = replace(row, tokens=accepted[-1:], start=row.start + len(accepted))
-            return Window(replace(last, num_drafts=0, captures=()))
-        return Window(row, accepted)
+        return Window(row, accepted)  # what is recorded is folded by the row's next window

@@ -4,7 +4,7 @@ import pytest
 from forced import Forced
 
 from engine.drafting.filled_blocks import FilledBlocks
-from engine.drafting.late_peer_drafter import LatePeerDrafter
+from engine.drafting.late_peer_drafter import PLAIN_FOR_NOW, LatePeerDrafter
 from scheduler.sequence import Sequence
 
 PLAIN = 21  # rounds without drafts, more than the head leaves for later
@@ -107,7 +107,8 @@ def test_a_peer_runs_nothing_while_nobody_drafts() -> None:
     forced.submit([3, 1, 4], 40)
     while not forced.scheduler.sequences[1].num_generated:
         forced.step()
-    forced.step()
+    for _ in range(PLAIN_FOR_NOW):
+        forced.step()
     before = calls()
     forced.submit([3, 1, 4, 1, 5, 9, 2, 6], 40)
     for _ in range(10):

@@ -1,0 +1,72 @@
+"""What rounds take by rows and depth, relative to plain ones."""
+
+import pytest
+
+from scheduler.round_times import RoundTimes
+
+
+def measured(num_rows: int, ratios: dict[int, float], *, plain: float = 1.0) -> RoundTimes:
+    times = RoundTimes()
+    add(times, num_rows, ratios, plain)
+    return times
+
+
+def add(times: RoundTimes, num_rows: int, ratios: dict[int, float], plain: float) -> None:
+    for _ in range(9):
+        times.add(num_rows, 0, plain)
+        for depth, ratio in ratios.items():
+            times.add(num_rows, depth, plain * ratio)
+
+
+def test_a_machine_that_changes_its_speed_changes_no_ratio() -> None:
+    times = RoundTimes()
+    for speed in (1.0, 1.7, 0.6):
+        add(times, 4, {1: 1.5}, speed)
+    assert times.guess(4, 1).ratio == pytest.approx(1.5, abs=0.06)
+
+
+def test_times_of_another_moment_are_not_compared() -> None:
+    times = measured(4, {}, plain=1.0)
+    for _ in range(40):
+        times.add(4, 2, 5.0)  # the machine is slow by now
+    before = times.guess(4, 2).ratio
+    for _ in range(200):
+        times.add(4, 2, 50.0)
+    assert times.guess(4, 2).ratio == before
+
+
+def test_a_deeper_round_is_not_believed_to_take_less() -> None:
+    times = measured(8, {1: 1.4, 2: 2.4, 3: 2.0})
+    ratios = [times.guess(8, depth).ratio for depth in range(5)]
+    assert ratios == sorted(ratios)
+    assert ratios[2] == ratios[3] == pytest.approx(2.3, abs=0.1)
+
+
+def test_between_and_beyond_what_is_measured_times_go_in_straight_lines() -> None:
+    times = measured(8, {1: 1.5, 3: 2.1})
+    near = pytest.approx
+    assert times.guess(8, 2).ratio == near((times.guess(8, 1).ratio + times.guess(8, 3).ratio) / 2)
+    step = times.guess(8, 2).ratio - times.guess(8, 1).ratio
+    assert times.guess(8, 4).ratio == near(times.guess(8, 3).ratio + step)
+    assert not times.guess(8, 2).trusted
+
+
+def test_surcharges_of_similar_batches_carry_over_and_others_are_assumed_to_be_high() -> None:
+    times = measured(8, {1: 1.4, 2: 1.8})
+    taken_over = times.guess(6, 2)
+    assert (taken_over.ratio, taken_over.measured) == (times.guess(8, 2).ratio, False)
+    assert taken_over.trusted
+    unknown = times.guess(32, 1)
+    assert unknown.ratio == 2.0
+    assert not unknown.trusted
+    add(times, 6, {1: 1.2}, 1.0)  # drafts cost half as much there
+    scaled = times.guess(6, 2)
+    assert scaled.ratio == pytest.approx(1 + (times.guess(8, 2).ratio - 1) / 2, abs=0.03)
+
+
+def test_drafts_that_become_cheap_outdate_what_they_cost_before() -> None:
+    times = measured(2, {2: 5.0})
+    for _ in range(3):
+        times.add(2, 0, 1.0)
+        times.add(2, 2, 1.2)
+    assert times.guess(2, 2).ratio < 1.3
