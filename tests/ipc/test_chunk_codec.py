@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ipc import limits
 from ipc import messages as m
-from ipc.chunk_codec import read_chunk, write_chunk
+from ipc.chunk_codec import glance, read_chunk, write_chunk
 from ipc.codec import CodecError, decode, decode_generally, encode, encode_generally
 from ipc.token_ids import pack_ids
 
@@ -50,6 +50,7 @@ def outcome(read: Any) -> Any:
 ODD = (
     *(None, True, False, -1, 0, 1.0, 2.0, 2**48, 2**48 + 1, 1024, "", "x" * 32, "x" * 33),
     *("x" * 129, "é" * 65, b"r", [], {}, [[]], [{}]),
+    *(msgpack.ExtType(5, b"x"), msgpack.Timestamp(1), 2**63, {"x": msgpack.ExtType(5, b"x")}),
 )
 
 
@@ -103,6 +104,9 @@ def test_the_usual_chunk_goes_the_quick_way_and_limits_are_the_general_forms() -
     chunk = m.Chunk("r" * 32, 3, 8, (m.Piece(0, 1, "eins"),), "e-1", pack_ids([5]))
     frames = encode(chunk)
     assert write_chunk(chunk) == frames
+    header = glance(frames)
+    assert header is not None
+    assert (header["run"], header["seq"], header["position"]) == ("e-1", 3, 8)
     assert read_chunk(frames) == chunk
 
     long = m.Chunk("r", 0, 0, (m.Piece(0, 1, "x" * limits.MAX_HEADER_BYTES),), "", pack_ids([5]))
