@@ -7,14 +7,15 @@
 
 When nobody waits, a row that ends early leaves its place empty: of what a round takes that spares
 only the share that grows with the rows, and the rest only once the last row ends. So then a gain
-counts in full as far as those of the rows with long to go have it that gain least, and beyond
-that by that share.
+counts in full as far as those of the rows with long to go have it that gain least and are least
+lucky (``until_last``), and beyond that by that share.
 
 Acceptance is learnt from verdicts (``AcceptanceRecord``), times from rounds (``RoundTimes``); time
 is whatever the caller measured, there is no clock here. Plain rounds come first. A depth nobody has
 measured is tried, and one that did not pay is tried again, only as far as the *credit* reaches:
 SHARE of the time spent so far and a START; every trial is charged what it lost against the best
-depth known. So what is lost by trying is bounded, however short or long the run.
+depth known. So what is lost by trying is bounded, however short or long the run. Only plain rounds,
+with which all others are compared, are tried again on credit or not.
 
 Drafts that cost nothing to make (looked up, not computed) are always asked for, and ``affordable``
 decides once they are in hand. Whether they would have been accepted is seen without running them.
@@ -23,6 +24,7 @@ decides once they are in hand. Whether they would have been accepted is seen wit
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from math import log, sqrt
 from typing import NamedTuple
 
 from .acceptance_record import KINDS_OF_EVIDENCE, AcceptanceRecord, kind_of_evidence
@@ -39,6 +41,7 @@ ROUNDS_OF_TRIAL = 2  # the first of them is not timed: it does work that plain r
 FIRST_RETRY, LAST_RETRY = 32, 256  # rounds between trials of a depth that did not pay
 GROWS, GROWS_PER_ROW, MOST_GROWS = 0.2, 0.01, 0.8  # share of a round's time that rows make
 LONG_TO_GO = 0.75  # of the most tokens that a row has to go
+LAST_ROUND = 0.5  # of a row's last round with drafts is for nothing
 LAGGARDS = 4  # one in so many of those rows: they are the last to end
 CHECK_AFTER = 12  # rounds between trials where only batches of other sizes are known
 HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
@@ -94,6 +97,7 @@ class AdaptiveDepth:
         self._last_depth = 0
         self._is_crowded = True
         self._long_to_go: set[int] = set()  # rows by which a batch ends that is not
+        self._most_left = 0  # tokens that a row has to go
         self._hopeless = 0  # times in a row that nothing found could pay
         self._skipped = 0  # rounds since drafts were looked for
 
@@ -102,8 +106,9 @@ class AdaptiveDepth:
         self._stake = None
         self._is_crowded = num_waiting > 0
         left = [one.request.max_tokens - one.num_generated for one in sequences]
-        long = LONG_TO_GO * max(left, default=0)
-        self._long_to_go = {one.seq_id for one, n in zip(sequences, left, strict=True) if n >= long}
+        self._most_left = max(left, default=0)
+        pairs = zip(sequences, left, strict=True)
+        self._long_to_go = {one.seq_id for one, n in pairs if n >= LONG_TO_GO * self._most_left}
         rooms = [min(self.max_depth, tokens - 1) for tokens in left]
         if self.drafts_are_free:
             if len(rooms) >= MANY_ROWS and self._skipped < min(self._hopeless, MOST_SKIPPED):
@@ -173,15 +178,14 @@ class AdaptiveDepth:
         trials, length = self._trials_of(num_rows), 1 if self.drafts_are_free else ROUNDS_OF_TRIAL
         if trials.rounds < trials.end and trials.current < len(tokens):
             return trials.current if trials.current != best else None
-        plain, credit = self.times.plain_seconds(num_rows), self.credit
-        if plain is None or credit is None or credit <= 0:
-            return None
+        plain, credit = self.times.plain_seconds(num_rows) or 0.0, self.credit or 0.0
 
         def loss(depth: int) -> float:
             return guesses[depth].ratio - tokens[depth] / best_rate
 
         for depth in sorted(range(len(tokens)), key=loss):
-            if depth == best or length * max(0.0, loss(depth)) * plain > credit:
+            costs = length * max(0.0, loss(depth)) * plain
+            if depth == best or (depth and (costs > credit or credit <= 0)):
                 continue
             promises = tokens[depth] / guesses[depth].least > best_rate
             if self._is_due(num_rows, depth, best, guesses, promises=promises):
@@ -242,7 +246,7 @@ class AdaptiveDepth:
         ``chances`` are those of the rows that have drafts.
         """
         tokens = [float(num_rows)]
-        everybody = 0.0  # what those gain by which the batch ends
+        everybody: list[float] = []  # what those gain by which the batch ends, by place
         gained = 0.0
         grows = 1.0 if self._is_crowded else min(MOST_GROWS, GROWS + GROWS_PER_ROW * num_rows)
         for place in range(max(map(len, chances.values()), default=0)):
@@ -252,8 +256,11 @@ class AdaptiveDepth:
                     own[place] if place < len(own := chances.get(seq_id, ())) else 0.0
                     for seq_id in self._long_to_go
                 )[: -(-len(self._long_to_go) // LAGGARDS)]
-                everybody += sum(least) / len(least)
-            tokens.append(num_rows + grows * gained + (1 - grows) * num_rows * everybody)
+                everybody.append(sum(least) / len(least))
+            tokens.append(grows * (num_rows + gained))
+            if not self._is_crowded:
+                pace = until_last(everybody, self._most_left, len(self._long_to_go))
+                tokens[-1] += (1 - grows) * num_rows * pace
         return tokens
 
     def _learn(self, outcome: Outcome) -> None:
@@ -268,6 +275,20 @@ class AdaptiveDepth:
 
     def _trials_of(self, num_rows: int) -> _Trials:
         return self._trials.setdefault(alike(num_rows), _Trials())
+
+
+def until_last(chances: Seq[float], num_left: int, num_rows: int) -> float:
+    """Tokens a round until the last of ``num_rows`` rows has said ``num_left``.
+
+    ``chances`` that each of a row's drafts is reached and accepted. Beside the mean, rows differ by
+    luck, of which the last has least; and in its last round it has use for a part of the drafts.
+    """
+    mean = 1 + sum(chances)
+    squares = sum((2 * place + 1) * chance for place, chance in enumerate(chances))
+    deviation = sqrt(max(0.0, squares - (mean - 1) ** 2))
+    rounds = num_left / mean
+    extreme = max(0.0, sqrt(2 * log(num_rows)) - 0.6)  # of so many normal deviates, roughly
+    return num_left / (rounds + extreme * deviation * sqrt(rounds) / mean + LAST_ROUND)
 
 
 def _kinds(found: Found) -> list[int]:

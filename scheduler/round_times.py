@@ -14,7 +14,7 @@ SAMPLES = 9  # times kept for each (rows, depth)
 ENOUGH = 3  # times before a depth counts as measured
 MOMENT = 32  # rounds within which times may be compared
 CAUTION = 0.3  # of a surcharge is added to it, over the root of the number of samples
-OUTDATED = 2.0  # ratios so many times the newest one are forgotten
+OUTDATED = 1.5  # ratios so many times the newest ones are forgotten
 SIMILAR = 2.0  # times as many rows at most: what is known of those is taken over
 FIRST_DRAFT = 0.3  # of the first draft's surcharge is for drafting at all, however deep
 ASSUMED, ASSUMED_PER_ROW, MOST_ASSUMED = 0.25, 1 / 32, 1.0  # of a plain round, for each draft
@@ -52,9 +52,10 @@ class Cell:
             if plain is not None:
                 self._compare(depth, seconds / plain)
         else:
+            plain = self.lately(0)
             for other in self.recent:
-                if other and (time := self.lately(other)) is not None:
-                    self._compare(other, time / seconds)
+                if other and plain and (time := self.lately(other)) is not None:
+                    self._compare(other, time / plain)
 
     def add_after_drafts(self, seconds: float) -> None:
         """Keep what a plain round takes that does work which drafts have left."""
@@ -90,9 +91,13 @@ class Cell:
         return _rising(found)
 
     def _compare(self, depth: int, ratio: float) -> None:
-        """Keep a ratio. One that is far smaller outdates larger ones: drafts became cheaper."""
-        recent = [one for one in self.compared.get(depth, ()) if one <= OUTDATED * ratio]
-        self.compared[depth] = deque([*recent, ratio], maxlen=SAMPLES)
+        """Keep a ratio. Several that are far smaller outdate larger ones: drafts became cheaper."""
+        kept = self.compared.setdefault(depth, deque(maxlen=SAMPLES))
+        kept.append(ratio)
+        newest = max(list(kept)[-ENOUGH:])
+        if len(kept) > ENOUGH and max(kept) > OUTDATED * newest:
+            recent = [one for one in kept if one <= OUTDATED * newest]
+            self.compared[depth] = deque(recent, maxlen=SAMPLES)
 
 
 class RoundTimes:

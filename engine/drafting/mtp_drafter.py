@@ -28,7 +28,7 @@ from .drafter import Choose, Drafter
 from .mtp import MTPHead
 
 SHIFT = 1  # page positions after rotary positions
-MOST_BEHIND = 16  # rounds without drafts that are taken in together
+MOST_BEHIND = 64  # rounds without drafts that are taken in together
 SHORT = 16  # tokens: rows of windows up to here decode, and will be back next round
 
 

@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from scheduler.adaptive_depth import SHARE, START, AdaptiveDepth, Outcome
+from scheduler.adaptive_depth import SHARE, START, AdaptiveDepth, Outcome, until_last
 from scheduler.depth import Found
 from scheduler.request import Request
 from scheduler.sequence import Group, Sequence
 
 
 def row(seq_id):
-    return Sequence(seq_id, Request(str(seq_id), (1,), 9), 0, [1], 1, Group())
+    return Sequence(seq_id, Request(str(seq_id), (1,), 1000), 0, [1], 1, Group())
 
 
 def run(policy, *, num_rows, acceptance, seconds, rounds, seed=0):
@@ -343,6 +343,19 @@ def test_no_run_loses_more_by_trying_than_its_share(num_rows, rounds, price) -> 
     assert rounds < 64 or depths[-8:].count(0) >= 6
 
 
+def test_a_trial_that_went_badly_is_the_last_until_as_much_was_earned() -> None:
+    """Drafts cost twenty times what was assumed, so a trial is dearer than all that is saved up."""
+    depths = run(
+        AdaptiveDepth(1),
+        num_rows=2,
+        acceptance=lambda row, position: 0.7,
+        seconds=lambda depth: 1.0 + 6.0 * depth,
+        rounds=5000,
+    )
+    assert depths[:500].count(1) == 2
+    assert depths.count(1) <= 6
+
+
 def test_found_drafts_that_do_not_pay_cost_no_run_more_than_its_share() -> None:
     for rounds in (16, 64, 400, 4000):
         policy = AdaptiveDepth(3, drafts_are_free=True)
@@ -388,6 +401,45 @@ def test_nothing_is_drafted_that_an_answer_has_no_room_for() -> None:
     )
     nearly_done = Sequence(0, Request("0", (1,), 3), 0, [1, 5], 1, Group())
     assert [policy.depths([nearly_done])[0] for _ in range(3)][-1] == 1
+
+
+@pytest.mark.parametrize(("num_rows", "num_left"), [(1, 15), (8, 24), (32, 15), (32, 400)])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_the_pace_of_the_last_row_is_about_that_of_many_batches(num_rows, num_left, depth) -> None:
+    chance = random.Random(1)
+    chances = [0.8 ** (place + 1) for place in range(depth)]
+    total = 0
+    for _ in range(300):
+        rounds = []
+        for _ in range(num_rows):
+            left, count = num_left, 0
+            while left > 0:
+                left -= 1
+                count += 1
+                for _ in range(depth):
+                    if chance.random() > 0.8:
+                        break
+                    left -= 1
+            rounds.append(count)
+        total += max(rounds)
+    assert until_last(chances, num_left, num_rows) == pytest.approx(num_left * 300 / total, rel=0.1)
+
+
+def test_short_answers_of_many_rows_are_not_worth_what_long_ones_are() -> None:
+    def depths(max_tokens, num_waiting):
+        policy = AdaptiveDepth(1)
+        rows = [Sequence(n, Request("", (1,), max_tokens), 0, [1], 1, Group()) for n in range(32)]
+        chosen = []
+        for number in range(150):
+            depth = policy.depths(rows, num_waiting)[0]
+            chosen.append(depth)
+            outcomes = [Outcome(n, depth, depth * ((n + number) % 5 > 0)) for n in range(32)]
+            policy.observe(32, 1 + 0.5 * depth, outcomes)
+        return sum(chosen[-30:])
+
+    assert depths(1000, 0) > 25
+    assert depths(8, 0) < 5
+    assert depths(8, 1) > 25
 
 
 def test_rows_decide_together() -> None:

@@ -25,6 +25,14 @@ def test_a_machine_that_changes_its_speed_changes_no_ratio() -> None:
     assert times.guess(4, 1).ratio == pytest.approx(1.5, abs=0.06)
 
 
+def test_a_plain_round_that_is_slow_by_accident_makes_no_draft_look_cheap() -> None:
+    times = RoundTimes()
+    for number in range(12):
+        times.add(8, 0, 3.0 if number % 4 == 3 else 1.0)
+        times.add(8, 2, 2.5)
+    assert times.guess(8, 2).ratio > 2.4
+
+
 def test_times_of_another_moment_are_not_compared() -> None:
     times = measured(4, {}, plain=1.0)
     for _ in range(40):
@@ -66,7 +74,7 @@ def test_surcharges_of_similar_batches_carry_over_and_others_are_assumed_to_be_h
 
 def test_drafts_that_become_cheap_outdate_what_they_cost_before() -> None:
     times = measured(2, {2: 5.0})
-    for _ in range(3):
+    for _ in range(5):
         times.add(2, 0, 1.0)
         times.add(2, 2, 1.2)
     assert times.guess(2, 2).ratio < 1.3

@@ -3,6 +3,7 @@
 import pytest
 from forced import Forced
 
+from engine.drafting import mtp_drafter
 from engine.drafting.filled_blocks import FilledBlocks
 from engine.drafting.late_peer_drafter import PLAIN_FOR_NOW, LatePeerDrafter
 from scheduler.sequence import Sequence
@@ -25,7 +26,10 @@ class Stretches:
         return "RRWR" if self.rounds % (PLAIN + 2) >= PLAIN else ""
 
 
-def test_drafts_after_a_stretch_without_any_are_those_of_a_run_from_scratch() -> None:
+def test_drafts_after_a_stretch_without_any_are_those_of_a_run_from_scratch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mtp_drafter, "MOST_BEHIND", 16)
     script = Stretches()
     forced = Forced("qwen3_5", script, drafter="mtp", block_size=4)
     for number in range(3):
