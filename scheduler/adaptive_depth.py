@@ -34,9 +34,9 @@ from .round_times import Guess, RoundTimes, alike
 from .sequence import Sequence
 
 START = 1.5  # plain rounds that trials may cost before anything was spent
-SHARE = 0.01  # of the time spent, for trials
+SHARE = 0.005  # of the time spent, for trials
 MOST_SAVED = 8.0  # plain rounds of credit
-MARGIN = 1.05  # times as many tokens a second as a plain round, for drafts to be run at all
+MARGIN = 1.1  # times as many tokens a second as a plain round, for drafts to be run at all
 ROUNDS_OF_TRIAL = 2  # the first of them is not timed: it does work that plain rounds left
 FIRST_RETRY, LAST_RETRY = 32, 256  # rounds between trials of a depth that did not pay
 GROWS, GROWS_PER_ROW, MOST_GROWS = 0.2, 0.01, 0.8  # share of a round's time that rows make
