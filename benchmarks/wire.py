@@ -14,7 +14,10 @@ threads and sockets takes (benchmarks/bare_wire.py), measured in turns.
 ``--model demo`` compares a model's throughput with the engine alone instead, the same requests in
 interleaved pairs.
 
-    python -m benchmarks.wire [--clients 1 16 256] [--seconds 3]
+How rarely tokens come matters: after some milliseconds others have the processor's caches, and
+what wakes fetches its code from memory (``--rounds 500`` has a token every 2 ms).
+
+    python -m benchmarks.wire [--clients 1 16 256] [--seconds 3] [--rounds 50]
     python -m benchmarks.wire --model demo [--pairs 15] [--max-rows 8]
 """
 
@@ -47,7 +50,7 @@ from ipc.worker import Worker
 from .bare_wire import measure_bare
 from .pairs import measure_pairs
 
-MOST_ROUNDS = 50  # a second, of the fake engine: about what a small model makes
+USUAL_ROUNDS = 50  # a second, of the fake engine: about what a small model makes
 MOST_CHUNKS = 2000  # a second, where latency is measured: far from what can get through
 TURNS = 3  # of the wire and of bare sockets
 START_SECONDS = 60.0  # the longest that broker and worker take to start
@@ -230,12 +233,12 @@ def measure(num_clients: int, step_seconds: float, seconds: float) -> Measured:
     return Measured(crowd, took, used)
 
 
-def measure_wire(num_clients: int, seconds: float) -> None:
+def measure_wire(num_clients: int, seconds: float, most_rounds: float) -> None:
     """Print what gets through at full speed, then how old tokens are below it."""
     base = {"benchmark": "wire", "clients": num_clients}
     full = measure(num_clients, 0.0, seconds)
     print(json.dumps({**base, "what": "throughput", **full.throughput()}), flush=True)
-    rounds = min(MOST_ROUNDS, MOST_CHUNKS / num_clients)
+    rounds = min(most_rounds, MOST_CHUNKS / num_clients)
     ages: list[float] = []
     bare: list[float] = []
     for _ in range(TURNS):
@@ -294,6 +297,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 256])
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=float, default=USUAL_ROUNDS, help="a second, for latency")
     parser.add_argument("--model", help="compare with the engine alone, with this model")
     parser.add_argument("--pairs", type=int, default=15, help="of runs with the model")
     parser.add_argument("--requests", type=int, default=64)
@@ -313,7 +317,7 @@ def main() -> None:
         )
     else:
         for num_clients in arguments.clients:
-            measure_wire(num_clients, arguments.seconds)
+            measure_wire(num_clients, arguments.seconds, arguments.rounds)
 
 
 if __name__ == "__main__":
