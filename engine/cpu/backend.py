@@ -8,7 +8,7 @@ from ..backend import Backend
 from ..layers import Layer
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
-from . import feed_forward, products
+from . import feed_forward, norms, products
 from .deferred_layer import DeferredLayer, deferred_layout
 from .lanes import Lanes
 
@@ -25,6 +25,7 @@ class CpuBackend(Backend):
         self.lanes = Lanes.of_thread().first
 
     def bind_products(self, model: Any) -> int:
+        norms.quicken(model)
         if not products.pays_here():
             return super().bind_products(model)
         if not products.mostly_large(model):

@@ -38,6 +38,8 @@ class DeferredLayer(Layer):
     ) -> None:
         self.slots = Slots(deferred_layout(module, max_drafts, dtype), num_slots)
         self.taps = module.conv_kernel_size - 1
+        columns = range(self.taps + 1)
+        self.tap_weights = [mx.contiguous(module.conv1d.weight[:, tap, 0]) for tap in columns]
         self.key_heads = module.num_k_heads
         self.max_drafts = max_drafts
         self.lanes = lanes

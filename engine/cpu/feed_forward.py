@@ -6,7 +6,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import llama, qwen2, qwen3, qwen3_next
 
-from .activation import silu
+from .activation import swiglu
 from .products import SkinnyLinear
 
 
@@ -22,11 +22,11 @@ class FeedForward(nn.Module):
             hidden = []
             for one, other in zip(gate.skinny.parts(flat), up.skinny.parts(flat), strict=True):
                 with mx.stream(one[0]):
-                    hidden.append(silu(one[1]) * other[1])
+                    hidden.append(swiglu(one[1], other[1]))
             joined = gate.skinny.join(hidden).reshape(*x.shape[:-1], -1)
             down: mx.array = self.down_proj(joined)
             return down
-        out: mx.array = self.down_proj(silu(gate(x)) * up(x))
+        out: mx.array = self.down_proj(swiglu(gate(x), up(x)))
         return out
 
 

@@ -11,9 +11,10 @@ from ..recurrence.chunked import by_chunks
 from ..recurrence.deferred import Bools, Records, fold, no_records, run
 from ..recurrence.history import History
 from ..recurrence.rows import RecurrentRows
-from ..recurrence.windows import DeltaWindow
+from ..recurrence.windows import L2_EPS, DeltaWindow
 from .activation import silu
 from .group import Group
+from .norms import inverse_rms
 
 if TYPE_CHECKING:
     from .deferred_layer import DeferredLayer
@@ -36,10 +37,19 @@ class OpenRows(DeltaWindow):
 
     def mix(self, module: Any, inputs: mx.array) -> mx.array:
         """By taps: several times faster than a grouped convolution on a CPU."""
-        weight, width = module.conv1d.weight, inputs.shape[1] - self.layer.taps
-        taps = range(self.layer.taps + 1)
-        mixed: mx.array = sum(inputs[:, tap : tap + width] * weight[:, tap, 0] for tap in taps)
+        width = inputs.shape[1] - self.layer.taps
+        first, *others = self.layer.tap_weights
+        mixed = inputs[:, :width] * first
+        for tap, weight in enumerate(others, 1):
+            mixed = mixed + inputs[:, tap : tap + width] * weight
         return silu(mixed + module.conv1d.bias if "bias" in module.conv1d else mixed)
+
+    def normalize(self, q: mx.array, k: mx.array, scale: float) -> tuple[mx.array, mx.array]:
+        """In few passes."""
+        eps = L2_EPS / q.shape[-1]  # of the mean of squares
+        return q * inverse_rms(q, eps, scale / q.shape[-1] ** 0.5), k * inverse_rms(
+            k, eps, 1 / k.shape[-1] ** 0.5
+        )
 
     def pending(self) -> list[mx.array]:
         """Arrays to evaluate before ``store``."""

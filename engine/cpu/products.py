@@ -79,8 +79,9 @@ class SkinnyWeight:
 
     def join(self, parts: Sequence[mx.array]) -> mx.array:
         """Put parts (tiles, rows, tile) together: (rows, outputs)."""
-        joined = parts[0] if len(parts) == 1 else mx.concatenate(list(parts))
-        return joined.swapaxes(0, 1).reshape(joined.shape[1], -1)
+        turned = [part.swapaxes(0, 1) for part in parts]
+        joined = turned[0] if len(turned) == 1 else mx.concatenate(turned, axis=1)
+        return joined.reshape(joined.shape[0], -1)
 
     def _tiled(self, x: mx.array, tile: int) -> list[tuple[mx.Stream, mx.array]]:
         layout = self._layout(tile, self._lanes_for(x.shape[0]))

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import qwen3_5, qwen3_next
-from mlx_lm.models.gated_delta import compute_g, normalize_qk
+from mlx_lm.models.gated_delta import compute_g
 
 from .windows import DeltaWindow, DividedWindow, FusedWindow
 
@@ -57,7 +57,7 @@ class GatedDelta(nn.Module):
         q = q.reshape(rows, width, self.num_k_heads, self.head_k_dim)
         k = k.reshape(rows, width, self.num_k_heads, self.head_k_dim)
         v = v.reshape(rows, width, self.num_v_heads, self.head_v_dim)
-        q, k = normalize_qk(q, k, inv_scale=self.head_k_dim**-0.5, eps=1e-6)
+        q, k = cache.normalize(q, k, self.head_k_dim**-0.5)
         g, beta = compute_g(self.A_log, a, self.dt_bias), mx.sigmoid(b)
         read = cache.recur((q, k, v, g, beta))
         cache.conv_input = conv_input

@@ -7,6 +7,9 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
+from mlx_lm.models.gated_delta import normalize_qk
+
+L2_EPS = 1e-6  # of queries and keys, added to the sum of squares
 
 
 class DeltaWindow(ABC):
@@ -23,6 +26,11 @@ class DeltaWindow(ABC):
         """SiLU of the module's depthwise convolution over (rows, taps + width, channels)."""
         mixed: mx.array = nn.silu(module.conv1d(inputs))
         return mixed
+
+    def normalize(self, q: mx.array, k: mx.array, scale: float) -> tuple[mx.array, mx.array]:
+        """Queries and keys (rows, width, key heads, dim) of length ``scale`` and 1."""
+        normed: tuple[mx.array, mx.array] = normalize_qk(q, k, inv_scale=scale, eps=L2_EPS)
+        return normed
 
     @abstractmethod
     def recur(self, inputs: Sequence[mx.array]) -> mx.array:
