@@ -70,6 +70,7 @@ def verdict(row: Row) -> Verdict:
 
 
 def main() -> None:
+    round_times_us(8, drafts=True, num_rounds=500)  # not counted: the interpreter warms up
     for drafts, shared_tokens in ((False, 0), (True, 0), (False, SHARED_TOKENS)):
         for num_rows in (1, 8, 32, 128, 512):
             times = round_times_us(num_rows, drafts=drafts, shared_tokens=shared_tokens)
