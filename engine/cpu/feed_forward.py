@@ -8,6 +8,7 @@ from mlx_lm.models import llama, qwen2, qwen3, qwen3_next
 
 from .activation import swiglu
 from .products import SkinnyLinear
+from .quick_classes import exchange
 
 
 class FeedForward(nn.Module):
@@ -43,7 +44,4 @@ QUICK: dict[type[Any], type[Any]] = {
 
 def quicken(model: Any) -> int:
     """Give the feed-forward layers of ``model`` the quicker class; return how many."""
-    found = [module for module in model.modules() if type(module) in QUICK]
-    for module in found:
-        module.__class__ = QUICK[type(module)]
-    return len(found)
+    return len(exchange(model, QUICK))

@@ -13,6 +13,7 @@ from mlx import nn
 from mlx_lm.models.qwen3_next import Qwen3NextRMSNormGated
 
 from .activation import swiglu
+from .quick_classes import exchange
 
 
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
@@ -69,7 +70,4 @@ QUICK: dict[type[Any], type[Any]] = {
 
 def quicken(model: Any) -> int:
     """Give the norms of ``model`` the quicker class; return how many."""
-    found = [module for module in model.modules() if type(module) in QUICK]
-    for module in found:
-        module.__class__ = QUICK[type(module)]
-    return len(found)
+    return len(exchange(model, QUICK))

@@ -19,6 +19,7 @@ from mlx import nn
 
 from .. import blas
 from .lanes import Lanes
+from .quick_classes import exchange
 
 MOST_ROWS = 64  # beyond that all orders cost the same, and the result needs no turning
 MOST_TILED_ROWS = 32
@@ -190,8 +191,7 @@ def quicken(model: Any, lanes: Lanes, *, tiles: bool) -> int:
     """
     if len(lanes.streams) > 1:
         blas.set_threads(1)
-    found = [module for module in model.modules() if type(module) in SKINNY]
+    found = exchange(model, SKINNY)
     for module in found:
-        module.__class__ = SKINNY[type(module)]
         module.skinny = SkinnyWeight(module["weight"], lanes, tiles=tiles)
     return len(found)

@@ -26,6 +26,17 @@ class Stretches:
         return "RRWR" if self.rounds % (PLAIN + 2) >= PLAIN else ""
 
 
+def run_checking_drafts(forced: Forced) -> int:
+    """Run to the end; check every round that has drafts, and return how many there were."""
+    num_checked = 0
+    while forced.scheduler.has_work:
+        forced.step()
+        if any(forced.patterns.values()):
+            forced.check()
+            num_checked += 1
+    return num_checked
+
+
 def test_drafts_after_a_stretch_without_any_are_those_of_a_run_from_scratch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -34,12 +45,7 @@ def test_drafts_after_a_stretch_without_any_are_those_of_a_run_from_scratch(
     forced = Forced("qwen3_5", script, drafter="mtp", block_size=4)
     for number in range(3):
         forced.submit([number, 5, 9, 2, 40, 41][: 3 + number], 60)
-    num_checked = 0
-    while forced.scheduler.has_work:
-        forced.step()
-        if any(forced.patterns.values()):
-            forced.check()
-            num_checked += 1
+    num_checked = run_checking_drafts(forced)
 
     assert num_checked >= 4
     assert any(counts for counts in forced.accepted.values())
@@ -90,12 +96,7 @@ def test_a_peer_that_is_far_behind_drafts_as_if_it_had_never_been(family: str) -
     forced = Forced(family, script, drafter="qwen3", block_size=4)
     for number in range(4):  # two of them share blocks that the peer has not filled
         forced.submit([*range(9), number // 2, 40, 41][: 10 + number % 2], 60)
-    num_checked = 0
-    while forced.scheduler.has_work:
-        forced.step()
-        if any(forced.patterns.values()):
-            forced.check()
-            num_checked += 1
+    num_checked = run_checking_drafts(forced)
     assert num_checked >= 4
 
 
