@@ -99,21 +99,50 @@ class CudaPagedCache(PagedCache):
             self._written = paged_attention.write(self.pages, self.window, keys, values)
             self.done = [self._written]
             return super().attend(queries, scale, sinks)
-        rows, num_heads, width, _ = queries.shape
-        num_kv_heads = self.pages.shape.num_kv_heads
-        tiles = paged_attention.num_tiles(num_heads // num_kv_heads, width)
         out = paged_attention.attend(
             self.pages,
             self.window,
             queries=queries,
             keys=keys,
             values=values,
-            counters=self.layer.counters(rows * tiles * num_kv_heads),
+            counters=self.layer.counters(self.num_counters(queries.shape[1])),
             limits=self.layer.limits,
             scale=self.layer.scale(scale),
         )
         self.done = [out]
         return out
+
+    @property
+    def takes_projected(self) -> bool:
+        """Whether ``attend_projected`` takes this window."""
+        return self.width <= paged_attention.MAX_WIDTH
+
+    def attend_projected(
+        self,
+        projected: mx.array,
+        projection: paged_attention.Projection,
+        preparation: paged_attention.HeadPreparation,
+        scale: float,
+    ) -> mx.array:
+        """Prepare the heads in ``projected``, write, attend: (rows, width, query heads * dim)."""
+        out = paged_attention.attend_projected(
+            self.pages,
+            self.window,
+            projected,
+            projection,
+            preparation,
+            counters=self.layer.counters(self.num_counters(projection.num_heads)),
+            limits=self.layer.limits,
+            scale=self.layer.scale(scale),
+        )
+        self.done = [out]
+        return out
+
+    def num_counters(self, num_heads: int) -> int:
+        """How many counters a launch for ``num_heads`` query heads needs."""
+        num_kv_heads = self.pages.shape.num_kv_heads
+        tiles = paged_attention.num_tiles(num_heads // num_kv_heads, self.width)
+        return self.window.num_rows * tiles * num_kv_heads
 
     def numbers(self, span: Span) -> mx.array:
         """Flat block numbers to gather, which exist only once the window is written."""

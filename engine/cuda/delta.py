@@ -28,8 +28,10 @@ SET_WEIGHTS = """
   const DeltaWeights weights{convolution, decay_rates, dt_bias, norm, epsilon[0]};
 """
 WINDOW = f"""{SETUP}{SET_WEIGHTS}
-  delta_window<S, WIDTH>(
-      {{mixed, gate, a, b, weights, rows, rows_shape[1], mixed_shape[1], pools, out}});
+  delta_window<S, WIDTH>({{
+      {{mixed, mixed_strides[0], mixed_strides[1]}}, {{gate, gate_strides[0], gate_strides[1]}},
+      {{b, b_strides[0], b_strides[1]}}, {{a, a_strides[0], a_strides[1]}},
+      columns, weights, rows, rows_shape[1], mixed_shape[1], pools, out}});
 """
 PREPARE = f"""{SETUP}{SET_WEIGHTS}
   prepare_tokens<S, TOKENS>(
@@ -67,6 +69,11 @@ class DeltaShape:
             module.conv_kernel_size,
             max_drafts,
         )
+
+    @property
+    def heads(self) -> tuple[int, int, int, int]:
+        """Key heads, value heads, key dim, value dim."""
+        return self.num_key_heads, self.num_value_heads, self.key_dim, self.value_dim
 
     @property
     def channels(self) -> int:
@@ -132,6 +139,7 @@ def run_window(
     weights: Mapping[str, mx.array],
     rows: mx.array,
     *,
+    columns: mx.array,
     mixed: mx.array,
     gate: mx.array,
     a: mx.array,
@@ -139,15 +147,17 @@ def run_window(
 ) -> mx.array:
     """Run windows of at most MAX_WIDTH tokens; states, histories and records change in place.
 
-    ``rows`` (rows, 7 + 2 captures) are described in kernels/delta_rule.cuh; ``mixed`` (rows, width,
-    channels) is q, k, v before the convolution, ``gate`` (rows, width, value heads, value dim) is
-    z, ``a`` and ``b`` (rows, width, value heads). Returns the normed output, shaped like ``gate``,
-    which is what a reader of the slots must depend on.
+    ``rows`` (rows, 7 + 2 captures) are described in kernels/delta_rule.cuh; ``mixed`` holds q, k, v
+    before the convolution, ``gate`` z. ``columns`` (18,) says where in them and in ``a`` and ``b``,
+    all (rows, width, ...), a head's numbers lie (delta_columns.py); they may be one array. Returns
+    the normed output, (rows, width, value heads, value dim), which is what a reader of the slots
+    must depend on.
     """
+    count, width = mixed.shape[:2]
     return _window_kernel(shape)(
-        [mixed, gate, a, b, *(weights[name] for name in WEIGHTS), rows, *_pools(slots)],
-        (shape.num_value_heads, mixed.shape[0], 1),
-        [gate.shape],
+        [mixed, gate, a, b, columns, *(weights[name] for name in WEIGHTS), rows, *_pools(slots)],
+        (shape.num_value_heads, count, 1),
+        [(count, width, shape.num_value_heads, shape.value_dim)],
         [shape.dtype],
     )[0]
 
@@ -161,12 +171,13 @@ def _window_kernel(shape: DeltaShape) -> Kernel:
         "delta_window",
         (*SOURCES, "delta_window.cuh"),
         WINDOW,
-        ("mixed", "gate", "a", "b", *WEIGHTS, "rows", *POOLS),
+        ("mixed", "gate", "a", "b", "columns", *WEIGHTS, "rows", *POOLS),
         ("out",),
         template=[*shape.template(), ("WIDTH", MAX_WIDTH)],
         threads=THREADS,
         blocks=2,
         shared_memory=4 * (inputs * shape.channels + tokens + records),
+        contiguous=False,
     )
 
 

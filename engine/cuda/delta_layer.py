@@ -9,7 +9,7 @@ from ..layers import Layer
 from ..recurrence.windows import FusedWindow
 from ..slots import Slots
 from ..view import BatchView
-from . import delta
+from . import delta, delta_columns
 from .paged_attention import copy_pieces
 
 
@@ -22,7 +22,8 @@ class CudaDeltaLayer(Layer):
         self.shape = shape
         self.slots = Slots(shape.layout(), num_slots)
         self.weights = delta.layer_weights(module)
-        mx.eval(self.weights)
+        self.apart = delta_columns.apart(*shape.heads)
+        mx.eval(self.weights, self.apart)
 
     def open(self, view: BatchView) -> "CudaDeltaWindow":
         return CudaDeltaWindow(self, view)
@@ -51,12 +52,35 @@ class CudaDeltaWindow(FusedWindow):
         self.has_drafts = any(window.drafts for window in view.batch.windows)
         self.done: list[mx.array] = []  # to evaluate, for the slots to hold the window
 
+    @property
+    def takes_projected(self) -> bool:
+        """Whether ``run_projected`` takes this window."""
+        return self.width <= delta.MAX_WIDTH
+
+    def run_projected(self, projected: mx.array, columns: mx.array) -> mx.array:
+        """Return what ``run`` does, all of whose inputs lie in ``projected``; see delta_columns."""
+        layer = self.layer
+        normed = delta.run_window(
+            layer.shape,
+            layer.slots,
+            layer.weights,
+            self.rows,
+            columns=columns,
+            mixed=projected,
+            gate=projected,
+            a=projected,
+            b=projected,
+        )
+        self.done = [normed]
+        return normed
+
     def run(self, module: Any, qkv: mx.array, z: mx.array, b: mx.array, a: mx.array) -> mx.array:
         """Return the normed output, (rows, width, value heads, value dim)."""
         layer = self.layer
         shared = (layer.shape, layer.slots, layer.weights, self.rows)
         if self.width <= delta.MAX_WIDTH:
-            normed = delta.run_window(*shared, mixed=qkv, gate=z, a=a, b=b)
+            columns = layer.apart
+            normed = delta.run_window(*shared, columns=columns, mixed=qkv, gate=z, a=a, b=b)
             self.done = [normed]
             return normed
         assert not self.has_drafts, f"drafts in a window of more than {delta.MAX_WIDTH} tokens"

@@ -7,13 +7,26 @@
 // and written once, whatever was accepted or rejected. The slots' memory is laid out so that each
 // block reads and writes its own part alone (delta_rule.cuh).
 
+// One of the projections' outputs, (rows, time, columns) with any strides but the last. Where a head's
+// numbers begin is affine in its key head and in its number among that one's value heads: so outputs
+// that lie apart, side by side, or interleaved by key head (Qwen3-Next) are read where they are.
+template <typename T>
+struct Projected {
+  const T* data;
+  long long row, time;
+
+  // ``columns``: the first, how much further a key head is, and a value head of the same key head.
+  __device__ const T* of(int number, int key_head, int member, const int* columns) const {
+    return data + number * row + columns[0] + key_head * columns[1] + member * columns[2];
+  }
+};
+
 template <typename S, int WIDTH>
 struct DeltaWindow {
   using T = typename S::T;
-  const T* mixed;  // (rows, time, ALL_CHANNELS): q, k, v before the convolution
-  const T* gate;   // (rows, time, HV, DV): z
-  const T* a;      // (rows, time, HV)
-  const T* b;      // (rows, time, HV)
+  Projected<T> mixed;    // q, k, v before the convolution
+  Projected<T> gate, b, a;  // gate: z
+  const int* columns;    // (6, 3), of q, k, v, gate, b, a
   DeltaWeights weights;
   const int* rows;
   int row_columns, width;
@@ -43,8 +56,8 @@ __device__ void delta_window(const DeltaWindow<S, WIDTH>& all) {
 
   const int head = blockIdx.x, number = blockIdx.y, lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32, first = warp * 4 * ROWS;
+  const int key_head = head / (S::HV / S::HK), member = head % (S::HV / S::HK);
   const DeltaRow row(all.rows, number, all.row_columns);
-  const long long token = (long long)number * all.width;  // the row's first
   const long long read_from = all.pools.index(row.source, head);
   const long long write_to = all.pools.index(row.target, head);
 
@@ -59,10 +72,11 @@ __device__ void delta_window(const DeltaWindow<S, WIDTH>& all) {
   if (threadIdx.x < row.fold)
     recorded_decays[threadIdx.x] = all.pools.decays[read_from * S::DRAFTS + threadIdx.x];
   if (threadIdx.x < row.length) {
-    const long long at = (token + threadIdx.x) * S::HV + head;
+    const T* a = all.a.of(number, key_head, member, all.columns + 15) + threadIdx.x * all.a.time;
+    const T* b = all.b.of(number, key_head, member, all.columns + 12) + threadIdx.x * all.b.time;
     decay[threadIdx.x] = decay_of(
-        static_cast<float>(all.a[at]), all.weights.dt_bias[head], all.weights.decay_rates[head]);
-    beta[threadIdx.x] = sigmoid(static_cast<float>(all.b[at]));
+        static_cast<float>(*a), all.weights.dt_bias[head], all.weights.decay_rates[head]);
+    beta[threadIdx.x] = sigmoid(static_cast<float>(*b));
   }
 
   // A thread has a channel to itself: its history, convolution, and what the history becomes.
@@ -70,12 +84,14 @@ __device__ void delta_window(const DeltaWindow<S, WIDTH>& all) {
   T* new_history = all.pools.history(row.target, head);
   for (int c = threadIdx.x; c < S::CHANNELS; c += THREADS) {
     const int channel = channel_of<S>(head, c);
+    const int part = c < S::DK ? 0 : c < 2 * S::DK ? 1 : 2;  // of q, k, v
+    const T* from = all.mixed.of(number, key_head, member, all.columns + 3 * part) + c - part * S::DK;
     for (int i = 0; i < S::BEFORE; i++)
       inputs[i * S::CHANNELS + c] =
           row.fresh ? 0.f : static_cast<float>(history[(row.fold + i) * S::CHANNELS + c]);
     for (int t = 0; t < row.length; t++)
       inputs[(S::BEFORE + t) * S::CHANNELS + c] =
-          static_cast<float>(all.mixed[(token + t) * S::ALL_CHANNELS + channel]);
+          static_cast<float>(from[t * all.mixed.time]);
     for (int n = 0; n < row.num_captures; n++) {
       const int steps = row.captures[2 * n];
       T* to = all.pools.history(row.captures[2 * n + 1], head);
@@ -147,7 +163,8 @@ __device__ void delta_window(const DeltaWindow<S, WIDTH>& all) {
   __syncthreads();
 
   for (int t = warp; t < all.width; t += WARPS) {
-    const long long at = ((token + t) * S::HV + head) * S::DV;
+    const long long at = (((long long)number * all.width + t) * S::HV + head) * S::DV;
+    const T* gate = all.gate.of(number, key_head, member, all.columns + 9) + t * all.gate.time;
     float x[S::DV / 32], squares = 0.f;
 #pragma unroll
     for (int j = 0; j < S::DV / 32; j++) {
@@ -158,7 +175,7 @@ __device__ void delta_window(const DeltaWindow<S, WIDTH>& all) {
 #pragma unroll
     for (int j = 0; j < S::DV / 32; j++) {
       const int d = lane + 32 * j;
-      const float z = t < row.length ? static_cast<float>(all.gate[at + d]) : 0.f;
+      const float z = t < row.length ? static_cast<float>(gate[d]) : 0.f;
       const float y = rounded<T>(x[j] * factor * all.weights.norm[d]);
       all.out[at + d] = static_cast<T>(y * z * sigmoid(z));
     }
