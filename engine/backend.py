@@ -1,11 +1,13 @@
 """Which layers an engine is made of: portable ones in MLX operations, or a device's own kernels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from . import blas
 from .attention.layer import AttentionLayer
+from .forward import RunBody
 from .layers import Layer
 from .pages import PageShape
 from .recurrence.delta_layer import DeltaLayer, slot_layout
@@ -47,6 +49,10 @@ class Backend:
         if used is not None and used.threads:
             blas.set_threads(used.threads)  # another backend may have left it one
         return 0
+
+    def compile_body(self, run: RunBody, layers: Sequence[Layer]) -> RunBody:
+        """Return what runs a model's body over caches of ``layers``: ``run``, or what is faster."""
+        return run
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
         """What a slot keeps of the gated-delta ``module``."""

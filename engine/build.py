@@ -103,6 +103,7 @@ def build_parts(
     memory = _plan_memory(options, loaded, per_block, per_slot)
     store = ready.make_store(memory.num_blocks, memory.num_slots)
     drafter = planned.make(memory.num_blocks, memory.num_slots) if planned is not None else None
+    forward.run_body = ready.backend.compile_body(forward.run_body, store.layers)
     forward.num_calls = 0
     executor = Executor(forward, store, options.block_size, drafter)
     config = _scheduler_config(

@@ -5,15 +5,18 @@ would cost more than the rest of the model. mlx-lm's families share one layout (
 beside it); whether a given model is the sum of those two parts is tried out at load, bitwise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 
+RunBody = Callable[[mx.array, list[Any]], mx.array]
+"""Token ids (rows, width) and a cache for each layer -> hidden states (rows, width, hidden)."""
+
 
 class Forward:
-    """Calls a model over given caches."""
+    """Calls a model over given caches. A backend may exchange ``run_body`` for its own."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -25,6 +28,7 @@ class Forward:
             self.head = self._multiply_by_embedding if has_head else None
         self.is_split = self._is_sum_of_parts()
         self.dtype = self._run(mx.array([[1]])).dtype  # of hidden states
+        self.run_body: RunBody = lambda tokens, caches: self._run(tokens, cache=caches)
         self.num_calls = 0  # forward passes run, for tests and statistics
 
     def _multiply_by_embedding(self, hidden: mx.array) -> mx.array:
@@ -45,7 +49,7 @@ class Forward:
     def hidden(self, tokens: mx.array, caches: Sequence[Any]) -> mx.array:
         """Return (rows, width, hidden) after the final norm; logits where the model has no seam."""
         self.num_calls += 1
-        return self._run(tokens, cache=list(caches))
+        return self.run_body(tokens, list(caches))
 
     def _run(self, tokens: mx.array, **caches: Any) -> mx.array:
         out: mx.array = (self.body if self.is_split else self.model)(tokens, **caches)

@@ -2,15 +2,17 @@
 
 import mlx.core as mx
 
+from ..attention.index import BatchIndex
 from ..attention.layer import AttentionLayer
 from ..attention.paged import InPages, PagedCache
 from ..pages import PageShape
 from ..spans import Span
 from ..view import BatchView
 from . import paged_attention
-from .window import window_arrays
+from .window import WindowArrays, window_arrays
 
 UNLIMITED = 1 << 30  # positions added to it must not overflow
+COUNTERS = 1 << 14  # to begin with: 256 rows of 64 query heads
 
 
 class CudaAttentionLayer(AttentionLayer):
@@ -33,10 +35,11 @@ class CudaAttentionLayer(AttentionLayer):
             self.kind += f", window of {window_size}"
         self.limits = mx.array([window_size or UNLIMITED, rotary_shift], mx.int32)
         self._scales: dict[float, mx.array] = {}
-        self._counters = mx.zeros((0,), mx.int32)
+        self._counters = mx.zeros((COUNTERS,), mx.int32)
+        mx.eval(self.limits, self._counters)
 
     def open(self, view: BatchView) -> "CudaPagedCache":
-        return CudaPagedCache(self, view)
+        return CudaPagedCache(self, view.batch.width, window_arrays(view), view)
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         assert isinstance(cache, CudaPagedCache)
@@ -66,19 +69,36 @@ class CudaAttentionLayer(AttentionLayer):
         return self._counters
 
 
-class CudaPagedCache(PagedCache):
-    """One attention layer's share of a batch."""
+class TracedIndex(BatchIndex):
+    """Stands for the index of a window of which only device arrays are known."""
 
-    def __init__(self, layer: CudaAttentionLayer, view: BatchView) -> None:
+    def __init__(self, window: WindowArrays) -> None:
+        self._window = window
+
+    def offset(self, shift: int) -> mx.array:
+        return self._window.starts - shift
+
+
+class CudaPagedCache(PagedCache):
+    """One attention layer's share of a batch, or of a window that is traced: without a view."""
+
+    def __init__(
+        self,
+        layer: CudaAttentionLayer,
+        width: int,
+        window: WindowArrays,
+        view: BatchView | None = None,
+    ) -> None:
         super().__init__(
             layer.pages,
-            view.index,
+            TracedIndex(window) if view is None else view.index,
             window_size=layer.window_size,
             rotary_shift=layer.rotary_shift,
         )
         self.layer = layer
-        self.window = window_arrays(view)
-        self.width = view.batch.width
+        self.view = view
+        self.window = window
+        self.width = width
         self.done: list[mx.array] = []  # to evaluate, for the pages to hold the window
         self._new: tuple[mx.array, mx.array] | None = None
         self._written: mx.array | None = None

@@ -1,18 +1,21 @@
 """Layers by kernels where they take the shape; the portable ones elsewhere, layer by layer."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from ..attention.layer import AttentionLayer
 from ..backend import Backend
+from ..forward import RunBody
 from ..layers import Layer
 from ..pages import PageShape
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
-from . import paged_attention, product
+from . import fused_block, paged_attention, product
 from .attention_layer import CudaAttentionLayer
+from .compiled_body import CompiledBody
 from .delta import DeltaShape
 from .delta_layer import CudaDeltaLayer
 
@@ -57,7 +60,10 @@ class CudaBackend(Backend):
         )
 
     def bind_products(self, model: Any) -> int:
-        return product.bind(model)
+        return product.bind(model) + fused_block.bind(model)
+
+    def compile_body(self, run: RunBody, layers: Sequence[Layer]) -> RunBody:
+        return CompiledBody(run, layers)
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
         shape = DeltaShape.of(module, max_drafts, dtype)

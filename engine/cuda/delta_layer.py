@@ -26,7 +26,7 @@ class CudaDeltaLayer(Layer):
         mx.eval(self.weights, self.apart)
 
     def open(self, view: BatchView) -> "CudaDeltaWindow":
-        return CudaDeltaWindow(self, view)
+        return CudaDeltaWindow(self, view.batch.width, delta_rows(view), view)
 
     def pending(self, cache: "CudaDeltaWindow") -> list[mx.array]:
         return cache.done
@@ -43,13 +43,18 @@ class CudaDeltaLayer(Layer):
 
 
 class CudaDeltaWindow(FusedWindow):
-    """One gated-delta layer's share of a batch; kernels store what the round may keep."""
+    """One gated-delta layer's share of a batch; kernels store what the round may keep.
 
-    def __init__(self, layer: CudaDeltaLayer, view: BatchView) -> None:
+    Without a view it is of a window that is traced.
+    """
+
+    def __init__(
+        self, layer: CudaDeltaLayer, width: int, rows: mx.array, view: BatchView | None = None
+    ) -> None:
         self.layer = layer
-        self.rows = delta_rows(view)
-        self.width = view.batch.width
-        self.has_drafts = any(window.drafts for window in view.batch.windows)
+        self.view = view
+        self.rows = rows
+        self.width = width
         self.done: list[mx.array] = []  # to evaluate, for the slots to hold the window
 
     @property
@@ -83,7 +88,9 @@ class CudaDeltaWindow(FusedWindow):
             normed = delta.run_window(*shared, columns=columns, mixed=qkv, gate=z, a=a, b=b)
             self.done = [normed]
             return normed
-        assert not self.has_drafts, f"drafts in a window of more than {delta.MAX_WIDTH} tokens"
+        assert self.view is not None
+        has_drafts = any(window.drafts for window in self.view.batch.windows)
+        assert not has_drafts, f"drafts in a window of more than {delta.MAX_WIDTH} tokens"
         read = delta.run_prompt(*shared, mixed=qkv, a=a, b=b)
         self.done = [read]
         out: mx.array = module.norm(read, z)
@@ -93,13 +100,14 @@ class CudaDeltaWindow(FusedWindow):
 def delta_rows(view: BatchView) -> mx.array:
     """How each row runs, (rows, 7 + 2 captures) int32; see DeltaRow in kernels/delta_rule.cuh."""
     if CudaDeltaWindow not in view.shared:
-        view.shared[CudaDeltaWindow] = mx.array(_delta_rows(view))
+        most = max(len(row.captures) for row in view.rows)
+        view.shared[CudaDeltaWindow] = mx.array(delta_table(view, most))
     rows: mx.array = view.shared[CudaDeltaWindow]
     return rows
 
 
-def _delta_rows(view: BatchView) -> np.ndarray[Any, np.dtype[np.int32]]:
-    most = max(len(row.captures) for row in view.rows)
+def delta_table(view: BatchView, most: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """``delta_rows`` before it goes to the device, with room for ``most`` captures a row."""
     table = np.zeros((len(view.rows), 7 + 2 * most), np.int32)
     lines = zip(table, view.rows, view.slots, view.batch.lengths, strict=True)
     for line, row, target, length in lines:

@@ -69,7 +69,7 @@ class PagedRows:
         queries, keys, values = inputs
         return paged_attention.attend(
             self.pages,
-            WindowArrays(batch),
+            WindowArrays.of(batch),
             queries=queries,
             keys=keys,
             values=values,

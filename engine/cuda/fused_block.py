@@ -1,0 +1,105 @@
+"""Decoder blocks whose few rows run in five launches instead of some twenty.
+
+A block is norm, attention or gated delta, residual, norm, feed-forward, residual; each of its two
+halves is fused where the kernels take it, and runs as mlx-lm wrote it where not, as it does for
+prompts: what has many rows is not bound by launches.
+"""
+
+import logging
+from collections import Counter
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models import llama, qwen3, qwen3_5, qwen3_moe, qwen3_next
+
+from . import fusing, product
+from .attention_layer import CudaPagedCache
+from .delta_layer import CudaDeltaWindow
+from .fused_attention import FusedAttention
+from .fused_delta import FusedDelta
+from .fused_feed_forward import FusedFeedForward
+
+logger = logging.getLogger("octavo")
+
+BLOCKS = (  # h = x + mix(norm(x)); h + mlp(norm(h))
+    llama.TransformerBlock,
+    qwen3.TransformerBlock,
+    qwen3_5.DecoderLayer,
+    qwen3_moe.Qwen3MoeDecoderLayer,
+    qwen3_next.Qwen3NextDecoderLayer,
+)
+
+
+class FusedBlock(nn.Module):
+    """What a decoder block of a loaded model becomes; its parameters stay where they are."""
+
+    mixer: FusedAttention | FusedDelta | None
+    feed_forward: FusedFeedForward | None
+    norms: tuple[product.Norm, product.Norm]
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        """Run the window of ``cache`` over ``x``, (rows, width, hidden)."""
+        if not fusing.is_few(x):
+            whole: mx.array = super().__call__(x, mask, cache)
+            return whole
+        h = self._mix(x, mask, cache)
+        if self.feed_forward is not None:
+            return self.feed_forward.run(h, self.norms[1])
+        out: mx.array = h + self.mlp(self.post_attention_layernorm(h))
+        return out
+
+    def _mix(self, x: mx.array, mask: Any, cache: Any) -> mx.array:
+        mixer = self.mixer
+        if isinstance(cache, (CudaPagedCache, CudaDeltaWindow)) and mixer and cache.takes_projected:
+            fused: mx.array = mixer.run(x, self.norms[0], cache)
+            return fused
+        normed = self.input_layernorm(x)
+        module = self.linear_attn if "linear_attn" in self else self.self_attn
+        out: mx.array = x + module(normed, mask, cache)
+        return out
+
+
+def bind(model: nn.Module) -> int:
+    """Give the decoder blocks of ``model`` that can be fused their class; return how many.
+
+    Only these instances change. What cannot be fused is logged, once for each cause.
+    """
+    causes: Counter[str] = Counter()
+    kinds: dict[type, type] = {}
+    count = 0
+    for block in model.modules():
+        if not isinstance(block, BLOCKS) or isinstance(block, FusedBlock):
+            continue
+        norms = (block.input_layernorm, block.post_attention_layernorm)
+        if any(type(norm) is not nn.RMSNorm for norm in norms):
+            causes[f"norms of kind {type(norms[0]).__name__}"] += 1
+            continue
+        mixer: Any = (
+            FusedDelta.of(block.linear_attn)
+            if "linear_attn" in block
+            else FusedAttention.of(block.self_attn)
+        )
+        feed_forward: Any = FusedFeedForward.of(block.mlp)
+        causes.update(part for part in (mixer, feed_forward) if isinstance(part, str))
+        if isinstance(mixer, str) and isinstance(feed_forward, str):
+            continue
+        kind = type(block)
+        if kind not in kinds:
+            kinds[kind] = type(f"Fused{kind.__name__}", (FusedBlock, kind), {})
+        block.__class__ = kinds[kind]
+        plan = {
+            "mixer": None if isinstance(mixer, str) else mixer,
+            "feed_forward": None if isinstance(feed_forward, str) else feed_forward,
+            "norms": tuple(map(_norm_of, norms)),
+        }
+        for name, value in plan.items():
+            object.__setattr__(block, name, value)  # a Module would take a tuple for parameters
+        count += 1
+    for cause, times in causes.items():
+        logger.info("%d decoder blocks run in parts for %s", times, cause)
+    return count
+
+
+def _norm_of(module: nn.RMSNorm) -> product.Norm:
+    return product.Norm(module.weight, mx.array([module.eps], mx.float32))
