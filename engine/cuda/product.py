@@ -1,9 +1,11 @@
-"""Products with few rows by a kernel: what decoding a small batch mostly waits for.
+"""Products with few rows by kernels: what decoding a small batch mostly waits for.
 
-A cuBLAS call costs the CPU about 36 us to encode, a kernel of our own about 7; and rows come out
-the same however many there are.
+Norm before, activation or residual after a product run in its launch. Rows come out the same,
+bitwise, however many there are.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,55 +15,130 @@ from mlx import nn
 from .source import Kernel
 
 MOST_ROWS = 64
-WARPS = 8
-DEPTH_STEP = 32 * WARPS  # the depth must be a multiple of it
+MOST_WEIGHTS = 4
+PARTS = 8  # of the depth, a warp's or a block's each
+DEPTH_STEP = 32 * PARTS  # the depth must be a multiple of it
 COLUMN_STEP = 16
 WIDE = 8192  # columns from which a block takes two tiles of them
+INPUTS = ("x", "w0", "w1", "w2", "w3", "bias", "residual", "norm", "epsilon", "mode")
 BODY = """
-  int rows = 1;
-  for (int i = 0; i < x_ndim - 1; i++) rows *= x_shape[i];
-  skinny_product<ROW_TILES, COLUMN_TILES, WARPS, 4, BIAS>(
-      x, w, bias, out, rows, w_shape[0], w_shape[1]);
+  Product product;
+  product.rows = 1;
+  for (int i = 0; i < x_ndim - 1; i++) product.rows *= x_shape[i];
+  product.depth = w0_shape[1];
+  product.x = x;
+  product.weights[0] = w0;
+  product.weights[1] = w1;
+  product.weights[2] = w2;
+  product.weights[3] = w3;
+  product.ends[0] = w0_shape[0];
+  product.ends[1] = product.ends[0] + (w1_ndim == 2 ? w1_shape[0] : 0);
+  product.ends[2] = product.ends[1] + (w2_ndim == 2 ? w2_shape[0] : 0);
+  product.ends[3] = product.ends[2] + (w3_ndim == 2 ? w3_shape[0] : 0);
+  product.bias = bias_shape[0] == 1 ? nullptr : bias;
+  product.residual = residual_shape[residual_ndim - 1] == 1 ? nullptr : residual;
+  product.norm = norm;
+  product.epsilon = epsilon;
+  product.out = out;
+  product.gated = mode_shape[0] == 2;
 """
 
 
-def takes(weight: mx.array) -> bool:
-    """Whether the kernel multiplies by ``weight``, (columns, depth)."""
-    columns, depth = weight.shape
-    return weight.dtype == mx.bfloat16 and not (depth % DEPTH_STEP or columns % (2 * COLUMN_STEP))
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """An RMSNorm of what is multiplied: ``weight`` (depth,), ``epsilon`` (1,) in float32."""
+
+    weight: mx.array
+    epsilon: mx.array
 
 
-def multiply(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Return x @ weight.T (+ bias) for x (..., depth) of at most MOST_ROWS rows, in bfloat16."""
-    rows, columns = x.size // x.shape[-1], weight.shape[0]
-    assert rows <= MOST_ROWS
+def why_not(*weights: mx.array) -> str | None:
+    """Say why the kernels do not multiply by ``weights`` side by side; None if they do."""
+    depth = weights[0].shape[-1]
+    for weight in weights:
+        if weight.dtype != mx.bfloat16:
+            return f"weights of {str(weight.dtype).removeprefix('mlx.core.')}"
+        if weight.ndim != 2 or weight.shape[1] != depth or depth % DEPTH_STEP:
+            return f"weights of shape {weight.shape}"
+        if weight.shape[0] % COLUMN_STEP:
+            return f"{weight.shape[0]} columns"
+    return None if len(weights) <= MOST_WEIGHTS else f"{len(weights)} matrices of weights"
+
+
+def takes(*weights: mx.array) -> bool:
+    """Whether the kernels multiply by ``weights``, (columns, depth) each, side by side."""
+    return why_not(*weights) is None
+
+
+def multiply(
+    x: mx.array,
+    weights: mx.array | Sequence[mx.array],
+    *,
+    bias: mx.array | None = None,
+    norm: Norm | None = None,
+    residual: mx.array | None = None,
+    swiglu: bool = False,
+) -> mx.array:
+    """Return x @ w.T for each w of ``weights``, side by side, in bfloat16 with float32 sums.
+
+    ``x`` is (..., depth) with at most MOST_ROWS rows in all; ``norm`` comes before the product;
+    ``bias``, (all columns,), is added to the sums. ``swiglu`` returns silu(x @ gate.T) * (x @ up.T)
+    of two weights. ``residual``, shaped like what is returned, is added to the rounded product.
+    """
+    matrices = [weights] if isinstance(weights, mx.array) else list(weights)
+    rows = x.size // x.shape[-1]
+    assert 0 < rows <= MOST_ROWS
+    columns = matrices[0].shape[0] if swiglu else sum(matrix.shape[0] for matrix in matrices)
+    num_tiles = columns // (8 if swiglu else 16)
+    none, flag = _constants()
+    inputs = [
+        x,
+        *matrices,
+        *[none] * (MOST_WEIGHTS - len(matrices)),
+        none if bias is None else bias,
+        none if residual is None else residual,
+        none if norm is None else norm.weight,
+        flag if norm is None else norm.epsilon,
+        none if not swiglu else _gated(),
+    ]
     column_tiles = next(tiles for tiles in (1, 2, 4, 8) if 8 * tiles >= rows)
-    row_tiles = 2 if columns >= WIDE and column_tiles <= 4 else 1
-    return _kernel(row_tiles, column_tiles, bias is not None)(
-        [x, weight, weight if bias is None else bias],
-        (columns // (COLUMN_STEP * row_tiles), 1, 1),
-        [(*x.shape[:-1], columns)],
-        [mx.bfloat16],
+    row_tiles = 2 if num_tiles >= WIDE // 16 and column_tiles <= 4 else 1
+    return _kernel(row_tiles, column_tiles, norm is not None)(
+        inputs, (-(-num_tiles // row_tiles), 1, 1), [(*x.shape[:-1], columns)], [mx.bfloat16]
     )[0]
 
 
 @cache
-def _kernel(row_tiles: int, column_tiles: int, has_bias: bool) -> Kernel:
+def _constants() -> tuple[mx.array, mx.array]:
+    """What stands for an input that there is none of: of bfloat16, of float32."""
+    return mx.zeros((1,), mx.bfloat16), mx.zeros((1,), mx.float32)
+
+
+@cache
+def _gated() -> mx.array:
+    return mx.zeros((2,), mx.bfloat16)
+
+
+@cache
+def _kernel(row_tiles: int, column_tiles: int, has_norm: bool) -> Kernel:
     return Kernel(
         "skinny_product",
-        ("warp.cuh", "skinny_product.cuh"),
-        BODY,
-        ("x", "w", "bias"),
+        ("warp.cuh", "product_terms.cuh", "skinny_product.cuh"),
+        BODY
+        + """
+  const int num_tiles = product.columns() / (product.gated ? 8 : 16);
+  skinny_product<ROW_TILES, COLUMN_TILES, 4, NORM>(product, num_tiles);
+""",
+        INPUTS,
         ("out",),
         template=[
             ("ROW_TILES", row_tiles),
             ("COLUMN_TILES", column_tiles),
-            ("WARPS", WARPS),
-            ("BIAS", int(has_bias)),
+            ("NORM", int(has_norm)),
         ],
-        threads=32 * WARPS,
+        threads=32 * PARTS,
         blocks=2,
-        shared_memory=4 * WARPS * row_tiles * 16 * (column_tiles * 8 + 2),
+        shared_memory=4 * PARTS * (row_tiles * 16 * (column_tiles * 8 + 2) + column_tiles * 8),
     )
 
 
@@ -77,7 +154,7 @@ class SkinnyLinear(nn.Linear):
         if not _is_for_kernel(x):
             out: mx.array = super().__call__(x)
             return out
-        return multiply(x, self["weight"], self.get("bias", None))
+        return multiply(x, self["weight"], bias=self.get("bias", None))
 
 
 class SkinnyEmbedding(nn.Embedding):

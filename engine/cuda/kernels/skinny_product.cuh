@@ -1,25 +1,27 @@
-// out[m, n] = x[m, :] . w[n, :] (+ bias[n]) for few rows m, bfloat16 with float32 sums.
-//
-// A block computes ROW_TILES x 16 columns n for all m: w goes from memory straight into the registers
-// of the tensor cores, once. Each warp takes an equal part of K, and the parts are added in order: so
-// a row's result, bitwise, does not depend on how many rows there are.
-//
-// Lane l reads 16 bytes, 8 numbers of K, of row l / 4 at 8 (l % 4). Two products of 16 take them four
-// by four: which numbers of K meet in one product is the same for w and x, and that is all it needs.
+// A product for few rows in which weights go from memory straight into registers, once: a block
+// computes ROW_TILES tiles of weights for all rows, each of its warps in one part of the depth.
 
-template <int ROW_TILES, int COLUMN_TILES, int WARPS, int AHEAD, int BIAS>
-__device__ void skinny_product(
-    const bfloat16* x, const bfloat16* w, const bfloat16* bias, bfloat16* out, int rows, int columns,
-    int depth) {
-  constexpr int STEP = 32;                         // numbers of K an iteration takes
-  constexpr int STRIDE = COLUMN_TILES * 8 + 2;     // of the sums in shared memory
-  extern __shared__ __align__(16) float sums[];    // (WARPS, ROW_TILES x 16, STRIDE)
+template <int ROW_TILES, int COLUMN_TILES, int AHEAD, bool NORM>
+__device__ void skinny_product(const Product& product, int num_tiles) {
+  constexpr int HEIGHT = ROW_TILES * 16;
+  constexpr int STRIDE = COLUMN_TILES * 8 + 2;    // of the sums in shared memory
+  extern __shared__ __align__(16) float sums[];   // (PARTS, HEIGHT, STRIDE)
+  float* squares = sums + PARTS * HEIGHT * STRIDE;  // (PARTS, 8 COLUMN_TILES)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-  const int first = blockIdx.x * 16 * ROW_TILES, part = depth / WARPS, steps = part / STEP;
-  const bfloat16* from = w + (long long)(first + g) * depth + warp * part + 8 * c;
-  const bfloat16* input = x + warp * part + 8 * c;
+  const int rows = product.rows, depth = product.depth;
+  const int first = blockIdx.x * ROW_TILES, part = depth / PARTS, steps = part / STEP;
+  const int start = warp * part + 8 * c;
+  const bfloat16* from[ROW_TILES][2];
+#pragma unroll
+  for (int r = 0; r < ROW_TILES; r++)
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      from[r][half] =
+          product.weight_row(min(first + r, num_tiles - 1), g + 8 * half) + start;
+  const bfloat16* input = product.x + start;
 
   float acc[ROW_TILES][COLUMN_TILES][4] = {};
+  float own_squares[COLUMN_TILES] = {};
   for (int step = 0; step < steps; step += AHEAD) {
     uint4 weights[AHEAD][ROW_TILES][2];
 #pragma unroll
@@ -29,11 +31,14 @@ __device__ void skinny_product(
 #pragma unroll
         for (int half = 0; half < 2; half++)
           if (step + u < steps)
-            weights[u][r][half] = __ldcs(reinterpret_cast<const uint4*>(
-                from + (long long)(16 * r + 8 * half) * depth + (step + u) * STEP));
+            weights[u][r][half] =
+                __ldcs(reinterpret_cast<const uint4*>(from[r][half] + (step + u) * STEP));
 #pragma unroll
     for (int u = 0; u < AHEAD; u++) {
       if (step + u >= steps) break;
+      uint4 norm;
+      if (NORM)
+        norm = __ldg(reinterpret_cast<const uint4*>(product.norm + start + (step + u) * STEP));
 #pragma unroll
       for (int n = 0; n < COLUMN_TILES; n++) {
         const int m = n * 8 + g;
@@ -41,6 +46,7 @@ __device__ void skinny_product(
         if (m < rows)
           b = __ldg(reinterpret_cast<const uint4*>(
               input + (long long)m * depth + (step + u) * STEP));
+        if (NORM) weigh(b, norm, own_squares[n]);
 #pragma unroll
         for (int r = 0; r < ROW_TILES; r++) {
           const uint4 upper = weights[u][r][0], lower = weights[u][r][1];
@@ -62,13 +68,25 @@ __device__ void skinny_product(
       to[8 * STRIDE] = acc[r][n][2];
       to[8 * STRIDE + 1] = acc[r][n][3];
     }
-  __syncthreads();
-  for (int i = threadIdx.x; i < ROW_TILES * 16 * rows; i += WARPS * 32) {
-    const int m = i / (ROW_TILES * 16), n = i % (ROW_TILES * 16);
-    float sum = 0.f;
+  if (NORM) {
 #pragma unroll
-    for (int q = 0; q < WARPS; q++) sum += sums[(q * ROW_TILES * 16 + n) * STRIDE + m];
-    if (BIAS) sum += static_cast<float>(bias[first + n]);
-    out[(long long)m * columns + first + n] = static_cast<bfloat16>(sum);
+    for (int n = 0; n < COLUMN_TILES; n++) {
+      const float sum = row_squares(own_squares[n]);
+      if (c == 0) squares[(warp * COLUMN_TILES + n) * 8 + g] = sum;
+    }
+  }
+  __syncthreads();
+  const int height = product.gated ? 8 : 16;  // columns of out from a tile
+  for (int i = threadIdx.x; i < ROW_TILES * height * rows; i += PARTS * 32) {
+    const int m = i / (ROW_TILES * height), n = i % (ROW_TILES * height);
+    const int tile = n / height, row = n % height;
+    if (first + tile >= num_tiles) continue;
+    const float* of = sums + (tile * 16 + row) * STRIDE + m;
+    const float sum = sum_parts(of, HEIGHT * STRIDE);
+    const float up = product.gated ? sum_parts(of + 8 * STRIDE, HEIGHT * STRIDE) : 0.f;
+    const float factor =
+        NORM ? product.inverse_norm(sum_parts(squares + m, COLUMN_TILES * 8)) : 1.f;
+    product.finish(
+        m, product.first_column(first + tile) + row, __fmul_rn(sum, factor), __fmul_rn(up, factor));
   }
 }
