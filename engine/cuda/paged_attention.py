@@ -1,34 +1,48 @@
 """Launches of the kernels over pages: attention of short windows, writing of long ones, copies."""
 
+from dataclasses import dataclass
 from functools import cache
 
 import mlx.core as mx
 
 from ..pages import Pages
-from .source import Kernel
+from .source import Kernel, Template
 from .window import SPLIT, WindowArrays
 
 KEYS = QUERIES = 16  # of a tile, see kernels/paged_window.cuh
 MAX_WIDTH = 16  # tokens of a window that attends tile by tile
 
-ATTEND = """
-  using Tiles = TILES;
-  const PagedWindow<T> window{
+STRIDED = """
+  using Source = StridedHeads<T>;
+  const Source source{
       {queries, queries_strides[0], queries_strides[1], queries_strides[2], queries_strides[3]},
       {keys, keys_strides[0], keys_strides[1], keys_strides[2], keys_strides[3]},
-      {values, values_strides[0], values_strides[1], values_strides[2], values_strides[3]},
-      const_cast<T*>(key_pages), const_cast<T*>(value_pages),
+      {values, values_strides[0], values_strides[1], values_strides[2], values_strides[3]}};
+  const int width = queries_shape[2];
+"""
+PROJECTED = """
+  using Source = ProjectedHeads<
+      T, ROTARY, NORM, GATED, QUERY_STRIDE, QUERY_OFFSET, KEY_OFFSET, VALUE_OFFSET>;
+  const Source source{projected, query_norm, key_norm, epsilon, frequencies, projected_shape[2]};
+  const int width = projected_shape[1];
+"""
+ATTEND = """
+  using Tiles = TILES;
+  const PagedWindow<T, Source> window{
+      source, const_cast<T*>(key_pages), const_cast<T*>(value_pages),
       tables, starts, lengths, const_cast<int*>(counters), out, partial, stats,
-      queries_shape[2], keys_shape[1],
-      key_pages_shape[0] / (keys_shape[1] * BLOCK_SIZE), tables_shape[1],
+      width, static_cast<int>(gridDim.y),
+      static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
       limits[0], limits[1], scale[0]};
   paged_attention<Tiles, T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>(window);
 """
 BFLOAT16_TILES = "TensorCoreTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS, 2>"
 FLOAT32_TILES = "FloatTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>"
-ATTEND_INPUTS = (
-    *("queries", "keys", "values", "key_pages", "value_pages"),
-    *("tables", "starts", "lengths", "counters", "limits", "scale"),
+STRIDED_INPUTS = ("queries", "keys", "values")
+PROJECTED_INPUTS = ("projected", "query_norm", "key_norm", "epsilon", "frequencies")
+HEADS_FILES = ("heads.cuh", "projected_heads.cuh")
+PAGES_INPUTS = (
+    *("key_pages", "value_pages", "tables", "starts", "lengths", "counters", "limits", "scale"),
 )
 
 WRITE = """
@@ -64,6 +78,44 @@ def why_not(pages_dtype: mx.Dtype, key_dim: int, value_dim: int, block_size: int
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Where heads lie in the columns of a projection: each kind in order from its offset.
+
+    ``query_stride`` counts numbers from one query to the next. Where heads are ``gated`` each
+    query is followed by what is to be the sigmoid of its output's gate.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    query_stride: int
+    query_offset: int
+    key_offset: int
+    value_offset: int
+    gated: bool
+
+    @property
+    def group(self) -> int:
+        """Queries that share a K/V head."""
+        return self.num_heads // self.num_kv_heads
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadPreparation:
+    """What is done to heads before they meet: RMSNorm of queries and keys, then rotary embedding.
+
+    Norms are (head_dim,) of the heads' type, both or none; ``epsilon`` (1,) float32.
+    ``frequencies`` (dims / 2,) float32: the angle a position of the pair (i, i + dims / 2); numbers
+    from ``dims`` on are not turned.
+    """
+
+    q_norm: mx.array | None
+    k_norm: mx.array | None
+    epsilon: mx.array
+    frequencies: mx.array | None
+
+
 def attend(
     pages: Pages,
     window: WindowArrays,
@@ -82,38 +134,151 @@ def attend(
     Returns (rows, heads, width, dim), which is what a reader of the pages must depend on.
     """
     rows, num_heads, width, head_dim = queries.shape
-    num_kv_heads = pages.shape.num_kv_heads
-    group = num_heads // num_kv_heads
-    kernel = _attend_kernel(pages.shape.dtype, head_dim, group, pages.block_size)
-    tiles = num_tiles(group, width)
-    splits = window.num_splits
-    parts = rows * tiles * num_kv_heads * splits * QUERIES if splits > 1 else 1
-    out, _, _ = kernel(
-        [
-            *(queries, keys, values, pages.keys, pages.values),
-            *(window.tables, window.starts, window.lengths, counters, limits, scale),
-        ],
-        (splits, num_kv_heads, rows * tiles),
-        [(rows, width, num_heads, head_dim), (parts * head_dim,), (parts * 2,)],
-        [queries.dtype, mx.float32, mx.float32],
+    group = num_heads // pages.shape.num_kv_heads
+    out = _launch(
+        _strided_kernel(pages.shape.dtype, head_dim, group, pages.block_size),
+        [queries, keys, values],
+        pages,
+        window,
+        shape=(rows, width, num_heads, head_dim),
+        constants=[counters, limits, scale],
     )
     return out.transpose(0, 2, 1, 3)
 
 
+def attend_projected(
+    pages: Pages,
+    window: WindowArrays,
+    projected: mx.array,
+    projection: Projection,
+    preparation: HeadPreparation,
+    *,
+    counters: mx.array,
+    limits: mx.array,
+    scale: mx.array,
+) -> mx.array:
+    """Prepare the heads in ``projected``, (rows, width, columns), and do what ``attend`` does.
+
+    Positions of the rotary embedding count from ``limits[1]``. Returns (rows, width, heads * dim),
+    gated where the projection is.
+    """
+    rows, width, _ = projected.shape
+    none = _nothing(projected.dtype)
+    weights = (preparation.q_norm, preparation.k_norm)
+    frequencies = preparation.frequencies
+    out = _launch(
+        _projected_kernel(
+            pages.shape.dtype,
+            projection,
+            weights[0] is not None,
+            0 if frequencies is None else 2 * frequencies.size,
+            pages.block_size,
+        ),
+        [
+            projected,
+            *(none if weight is None else weight for weight in weights),
+            preparation.epsilon,
+            preparation.epsilon if frequencies is None else frequencies,
+        ],
+        pages,
+        window,
+        shape=(rows, width, projection.num_heads, projection.head_dim),
+        constants=[counters, limits, scale],
+    )
+    return out.reshape(rows, width, -1)
+
+
 @cache
-def _attend_kernel(dtype: mx.Dtype, head_dim: int, group: int, block_size: int) -> Kernel:
+def _nothing(dtype: mx.Dtype) -> mx.array:
+    """What stands for weights that there are none of."""
+    return mx.zeros((1,), dtype)
+
+
+def _launch(
+    kernel: Kernel,
+    heads: list[mx.array],
+    pages: Pages,
+    window: WindowArrays,
+    *,
+    shape: tuple[int, int, int, int],
+    constants: list[mx.array],
+) -> mx.array:
+    rows, width, num_heads, head_dim = shape
+    num_kv_heads = pages.shape.num_kv_heads
+    tiles = num_tiles(num_heads // num_kv_heads, width)
+    splits = window.num_splits
+    parts = rows * tiles * num_kv_heads * splits * QUERIES if splits > 1 else 1
+    arrays = [pages.keys, pages.values, window.tables, window.starts, window.lengths]
+    out, _, _ = kernel(
+        [*heads, *arrays, *constants],
+        (splits, num_kv_heads, rows * tiles),
+        [shape, (parts * head_dim,), (parts * 2,)],
+        [pages.shape.dtype, mx.float32, mx.float32],
+    )
+    return out
+
+
+@cache
+def _strided_kernel(dtype: mx.Dtype, head_dim: int, group: int, block_size: int) -> Kernel:
+    return _kernel(
+        "paged_attention",
+        STRIDED,
+        STRIDED_INPUTS,
+        [],
+        dtype=dtype,
+        head_dim=head_dim,
+        group=group,
+        block_size=block_size,
+    )
+
+
+@cache
+def _projected_kernel(
+    dtype: mx.Dtype, projection: Projection, has_norm: bool, rotary: int, block_size: int
+) -> Kernel:
+    return _kernel(
+        "paged_attention_projected",
+        PROJECTED,
+        PROJECTED_INPUTS,
+        [
+            ("ROTARY", rotary),
+            ("NORM", int(has_norm)),
+            ("GATED", int(projection.gated)),
+            ("QUERY_STRIDE", projection.query_stride),
+            ("QUERY_OFFSET", projection.query_offset),
+            ("KEY_OFFSET", projection.key_offset),
+            ("VALUE_OFFSET", projection.value_offset),
+        ],
+        dtype=dtype,
+        head_dim=projection.head_dim,
+        group=projection.group,
+        block_size=block_size,
+    )
+
+
+def _kernel(
+    name: str,
+    source: str,
+    inputs: tuple[str, ...],
+    template: Template,
+    *,
+    dtype: mx.Dtype,
+    head_dim: int,
+    group: int,
+    block_size: int,
+) -> Kernel:
     if dtype == mx.float32:
-        file, tiles, warps = "float_tiles.cuh", FLOAT32_TILES, 4
+        tiles_file, tiles, warps = "float_tiles.cuh", FLOAT32_TILES, 4
         shared = (QUERIES + 2 * KEYS) * (head_dim + 4) * 4
     else:
-        file, tiles = "tensor_core_tiles.cuh", BFLOAT16_TILES
+        tiles_file, tiles = "tensor_core_tiles.cuh", BFLOAT16_TILES
         warps = 4 if head_dim <= 128 else 2
         shared = (QUERIES + warps * 2 * 2 * KEYS) * (head_dim + 8) * 2
     return Kernel(
-        "paged_attention",
-        ("warp.cuh", "heads.cuh", "paged_window.cuh", file, "paged_attention.cuh"),
-        ATTEND.replace("TILES", tiles),
-        ATTEND_INPUTS,
+        name,
+        ("warp.cuh", *HEADS_FILES, "paged_window.cuh", tiles_file, "paged_attention.cuh"),
+        source + ATTEND.replace("TILES", tiles),
+        (*inputs, *PAGES_INPUTS),
         ("out", "partial", "stats"),
         template=[
             ("T", dtype),
@@ -122,10 +287,11 @@ def _attend_kernel(dtype: mx.Dtype, head_dim: int, group: int, block_size: int) 
             ("BLOCK_SIZE", block_size),
             ("SPLIT", SPLIT),
             ("WARPS", warps),
+            *template,
         ],
         threads=32 * warps,
         shared_memory=shared,
-        contiguous=False,
+        contiguous=inputs is PROJECTED_INPUTS,
     )
 
 

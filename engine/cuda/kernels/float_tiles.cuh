@@ -8,15 +8,16 @@ struct FloatTiles {
   static constexpr int QUERIES_OF_WARP = QUERIES / WARPS;
   static constexpr int DIMS = HEAD_DIM / 32;  // of a lane: lane, lane + 32, ...
 
+  template <typename Source>
   __device__ static SplitResult<1> run(
-      const Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT>& share,
+      const Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source>& share,
       unsigned char* shared,
       float (*stats)[QUERIES][2]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float* queries = reinterpret_cast<float*>(shared);
     float* keys = queries + QUERIES * ROW;
     float* values = keys + KEYS * ROW;
-    share.write_window();
+    share.write_window(queries, ROW);
     share.load_queries(queries, ROW);
 
     float sums[QUERIES_OF_WARP][DIMS] = {};

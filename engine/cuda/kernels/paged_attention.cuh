@@ -26,17 +26,20 @@ __device__ __forceinline__ bool is_last(int* counter, int expected) {
   return last;
 }
 
-template <typename Tiles, typename T, int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int WARPS>
-__device__ void paged_attention(const PagedWindow<T>& all) {
+template <
+    typename Tiles, typename T, int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int WARPS,
+    typename Source>
+__device__ void paged_attention(const PagedWindow<T, Source>& all) {
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ float stats[Tiles::PARTS][QUERIES][2];
-  const Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT> share(all);
+  const Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source> share(all);
   if (share.is_empty()) return;
   const auto result = Tiles::run(share, shared, stats);
   __syncthreads();
 
   const long long group = (long long)blockIdx.z * gridDim.y + blockIdx.y;
-  const long long here = group * gridDim.x + share.split;
+  const long long here = group * gridDim.x + blockIdx.x;
+  const bool is_whole = share.num_splits + share.num_shared == 1;
   for (int i = threadIdx.x; i < share.num_queries * HEAD_DIM; i += WARPS * 32) {
     const int query = i / HEAD_DIM, d = i % HEAD_DIM;
     float maximum = NOTHING, value = 0.f, sum = 0.f;
@@ -48,7 +51,7 @@ __device__ void paged_attention(const PagedWindow<T>& all) {
       sum = fmaf(factor, result.stats[p][query][1], sum);
       value = fmaf(factor, result.values[p][i], value);
     }
-    if (share.num_splits == 1) {
+    if (is_whole) {
       share.emit(query, d, value / sum);
     } else {
       all.partial[here * QUERIES * HEAD_DIM + i] = value;
@@ -58,22 +61,31 @@ __device__ void paged_attention(const PagedWindow<T>& all) {
       }
     }
   }
-  if (share.num_splits == 1 || !is_last(all.counters + group, share.num_splits)) return;
+  if (is_whole || !is_last(all.counters + group, share.num_splits)) return;
 
-  // The merge: a warp for each query, splits in order; loads do not wait for the sums.
+  // The merge: a warp for each query, splits in order, shared ones first; loads do not wait for the
+  // sums.
   constexpr int DIMS = HEAD_DIM / 32;
-  const long long first = group * gridDim.x + share.first_split;
+  const SharedSums& shared_sums = all.shared;
+  const int each = all.width * GROUP;
+  const long long first = group * gridDim.x - share.num_shared;
+  const long long first_shared =
+      ((long long)share.row * all.num_kv_heads + share.kv_head) * shared_sums.num_splits;
   for (int query = threadIdx.x / 32; query < share.num_queries; query += WARPS) {
     RunningSoftmax softmax;
     float value[DIMS] = {};
 #pragma unroll 8
-    for (int s = 0; s < share.num_splits; s++) {
-      const long long at = (first + s) * QUERIES + query;
-      const float2 stat = __ldcg(reinterpret_cast<const float2*>(all.stats) + at);
+    for (int s = 0; s < share.num_shared + share.num_splits; s++) {
+      const bool is_shared = s < share.num_shared;
+      const long long at = is_shared ? (first_shared + s) * each + share.tile * QUERIES + query
+                                     : (first + s) * QUERIES + query;
+      const float* partial = is_shared ? shared_sums.partial : all.partial;
+      const float* stats = is_shared ? shared_sums.stats : all.stats;
+      const float2 stat = __ldcg(reinterpret_cast<const float2*>(stats) + at);
       float part[DIMS];
 #pragma unroll
       for (int j = 0; j < DIMS; j++)
-        part[j] = __ldcg(all.partial + at * HEAD_DIM + threadIdx.x % 32 + 32 * j);
+        part[j] = __ldcg(partial + at * HEAD_DIM + threadIdx.x % 32 + 32 * j);
       const float factor = softmax.raise(stat.x);
       const float weight = softmax.weight(stat.x);
       softmax.sum = fmaf(weight, stat.y, softmax.sum);

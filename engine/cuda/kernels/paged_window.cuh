@@ -4,10 +4,18 @@ constexpr float NOTHING = -1e30f;  // the maximum of no scores
 constexpr int QUERIES = 16;        // of a tile
 constexpr int KEYS = 16;           // of a tile: one block of 16 positions, or a part of a larger
 
-// What the blocks of one launch share.
-template <typename T>
+// Sums over leading splits that rows have in common, see shared_prefix.cuh; none where there is nothing.
+struct SharedSums {
+  const int* splits;     // how many each row has
+  const float* partial;  // (rows, K/V heads, num_splits, width x GROUP, dim), not normalised
+  const float* stats;    // likewise without dim, as below
+  int num_splits;
+};
+
+// What the blocks of one launch share. A Source knows where new heads are and what is done to them.
+template <typename T, typename Source>
 struct PagedWindow {
-  Heads<T> queries, keys, values;
+  Source source;
   T* key_pages;  // (K/V heads * blocks * block size, dim), see engine/pages.py
   T* value_pages;
   const int* tables;  // (rows, table_length) block ids
@@ -21,34 +29,38 @@ struct PagedWindow {
   int window_size;  // a query at p sees positions after p - window_size
   int first;        // positions before this one are seen by queries there only
   float scale;
+  SharedSums shared;
 };
 
 // One block's share: which queries, which positions.
-template <typename T, int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT>
+template <typename T, int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, typename Source>
 struct Share {
-  const PagedWindow<T>& all;
+  static constexpr int DIM = HEAD_DIM;
+
+  const PagedWindow<T, Source>& all;
   int row, tile, kv_head, split;
   int start, length, end;
   int low, high;  // the positions of the split that exist
-  int first_split, num_splits;
+  int num_shared, first_split, num_splits;  // shared ones are not this launch's
   int num_queries;  // of the tile's 16
 
-  __device__ explicit Share(const PagedWindow<T>& all) : all(all) {
+  __device__ explicit Share(const PagedWindow<T, Source>& all) : all(all) {
     const int tiles = (all.width * GROUP + QUERIES - 1) / QUERIES;
     row = blockIdx.z / tiles;
     tile = blockIdx.z % tiles;
     kv_head = blockIdx.y;
-    split = blockIdx.x;
     start = all.starts[row];
     length = all.lengths[row];
     end = start + length;
+    num_shared = all.shared.splits ? all.shared.splits[row] : 0;
+    first_split = max(num_shared, max(0, start - all.window_size + 1) / SPLIT);
+    num_splits = (end - 1) / SPLIT + 1 - first_split;
+    split = first_split + blockIdx.x;
     low = split * SPLIT;
     high = min(end, low + SPLIT);
-    first_split = max(0, start - all.window_size + 1) / SPLIT;
-    num_splits = (end - 1) / SPLIT + 1 - first_split;
     num_queries = min(QUERIES, all.width * GROUP - tile * QUERIES);
   }
-  __device__ bool is_empty() const { return split < first_split || low >= end; }
+  __device__ bool is_empty() const { return low >= end; }
   __device__ int token(int query) const { return (tile * QUERIES + query) / GROUP; }
   __device__ int head(int query) const { return kv_head * GROUP + (tile * QUERIES + query) % GROUP; }
   __device__ long long page_row(int position) const {
@@ -70,22 +82,25 @@ struct Share {
   }
   __device__ int num_key_tiles() const { return (high - low + KEYS - 1) / KEYS; }
 
-  __device__ void write_window() const {
+  // The window's K/V within the split into their pages, a warp for each token; a warp may use its own
+  // row of ``rows`` on the way.
+  __device__ void write_window(T* rows, int stride) const {
     if (high <= start) return;
-    for (int i = threadIdx.x; i < length * HEAD_DIM; i += blockDim.x) {
-      const int t = i / HEAD_DIM, d = i % HEAD_DIM, position = start + t;
-      if (position < low || position >= high) continue;
-      const long long to = page_row(position) * HEAD_DIM + d;
-      all.key_pages[to] = all.keys.at(row, kv_head, t, d);
-      all.value_pages[to] = all.values.at(row, kv_head, t, d);
+    const int warp = threadIdx.x / 32;
+    for (int t = max(0, low - start) + warp; t < high - start; t += blockDim.x / 32) {
+      const long long to = page_row(start + t) * HEAD_DIM;
+      all.source.write(*this, t, all.key_pages + to, all.value_pages + to, rows + warp * stride);
     }
   }
-  // Queries of the tile into shared memory, rows of ``stride``; zeros for those that do not exist.
+  // Queries of the tile into shared memory, a warp for each; zeros for those that do not exist.
   __device__ void load_queries(T* to, int stride) const {
-    for (int i = threadIdx.x; i < QUERIES * HEAD_DIM; i += blockDim.x) {
-      const int query = i / HEAD_DIM, d = i % HEAD_DIM, t = token(query);
-      to[query * stride + d] =
-          t < length ? all.queries.at(row, head(query), t, d) : static_cast<T>(0.f);
+    for (int query = threadIdx.x / 32; query < QUERIES; query += blockDim.x / 32) {
+      T* row_of = to + query * stride;
+      if (token(query) < length) {
+        all.source.load_query(*this, token(query), head(query), row_of);
+      } else {
+        for (int d = threadIdx.x % 32; d < HEAD_DIM; d += 32) row_of[d] = static_cast<T>(0.f);
+      }
     }
   }
   __device__ void emit(int query, int d, float value) const {
@@ -93,7 +108,7 @@ struct Share {
     if (t >= all.width) return;
     const long long at = (long long)row * all.width + t;
     all.out[(at * (all.num_kv_heads * GROUP) + head(query)) * HEAD_DIM + d] =
-        static_cast<T>(t < length ? value : 0.f);
+        t < length ? all.source.finished(*this, t, head(query), d, value) : static_cast<T>(0.f);
   }
 };
 

@@ -9,8 +9,9 @@ struct TensorCoreTiles {
   static_assert(HEAD_DIM % 32 == 0 && BLOCK_SIZE % KEYS == 0 && SPLIT % KEYS == 0);
   static_assert(STAGES * STAGE * 2 >= QUERIES * HEAD_DIM * 4, "the sums take the stages' place");
 
+  template <typename Source>
   __device__ static SplitResult<WARPS> run(
-      const Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT>& share,
+      const Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source>& share,
       unsigned char* shared,
       float (*stats)[QUERIES][2]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -35,7 +36,7 @@ struct TensorCoreTiles {
     const int begin = share.first_key_tile() / WARPS * WARPS + warp;  // tile % WARPS is the warp
     const bool is_written = share.high > share.start;  // by this block, before it reads
     if (is_written) {
-      share.write_window();
+      share.write_window(queries, ROW);
       __syncthreads();
     }
 #pragma unroll
