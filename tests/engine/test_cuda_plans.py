@@ -1,4 +1,4 @@
-"""What is worked out for CUDA kernels before any of them runs: columns, frequencies, fused parts."""
+"""What is worked out for CUDA kernels before any runs: columns, frequencies, fused parts."""
 
 import mlx.core as mx
 import numpy as np
