@@ -1,5 +1,6 @@
 """Which layers an engine is made of: portable ones in MLX operations, or a device's own kernels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -40,6 +41,14 @@ class Backend:
             rotary_shift=rotary_shift,
             tiles=self.attends_in_tiles,
         )
+
+    def runs_in_order(self, layers: Sequence[Layer]) -> bool:
+        """Whether all that ``layers`` keep is written by kernels, in the order of their launches.
+
+        A batch may then be launched before the one before it is done. MLX's own operations would
+        copy whole pools for that.
+        """
+        return False
 
     def bind_products(self, model: Any) -> int:
         """Give modules of ``model`` that multiply a class of this backend; return how many."""

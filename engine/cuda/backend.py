@@ -1,6 +1,7 @@
 """Layers by kernels where they take the shape; the portable ones elsewhere, layer by layer."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -55,6 +56,9 @@ class CudaBackend(Backend):
             gathers=gathers,
             rotary_shift=rotary_shift,
         )
+
+    def runs_in_order(self, layers: Sequence[Layer]) -> bool:
+        return all(isinstance(layer, CudaAttentionLayer | CudaDeltaLayer) for layer in layers)
 
     def bind_products(self, model: Any) -> int:
         return product.bind(model)

@@ -47,6 +47,7 @@ class Walk:
         choose = self.choose
         quality = choose.choice([0.0, 0.6, 0.9, 1.0])
         config = any_config(choose)
+        self.eagerness = choose.choice([0.0, 0.3, 0.6])
         self.world = World(config, choose.randrange(1 << 30), quality, self.verify)
         self.texts = [[choose.randrange(29) for _ in range(40)] for _ in range(3)]
 
@@ -61,7 +62,10 @@ class Walk:
         world.now += choose.random()
         draw = choose.random()
         if world.in_flight is not None and draw < 0.75:
-            self.land()
+            if world.ahead is None and choose.random() < self.eagerness:
+                world.plan_ahead()
+            else:
+                self.land()
         elif draw < 0.65 and world.in_flight is None:
             world.policy.num_drafts = choose.choice([0, 1, 3, 6])
             world.plan()
