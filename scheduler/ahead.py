@@ -27,7 +27,7 @@ def plan_ahead(ledger: Ledger, round_: Round) -> Round | None:
     rows: list[Row] = []
     for before in round_.rows:
         sequence = ledger.sequences[before.seq_id]
-        if _goes_on(ledger, sequence, before) and _own(ledger, sequence, before.certain_end):
+        if _goes_on(ledger, sequence, before) and _has_block(ledger, sequence, before.certain_end):
             row = _row(ledger, sequence, before.certain_end, num_taken)
             num_taken += len(row.captures)
             ledger.ahead[row.seq_id] = row
@@ -52,17 +52,16 @@ def _goes_on(ledger: Ledger, sequence: Sequence, row: Row) -> bool:
     )
 
 
-def _own(ledger: Ledger, sequence: Sequence, start: int) -> bool:
-    """Make sure that the sequence alone holds what a row at ``start`` writes, if that is easy."""
-    if ledger.slot_is_shared(sequence):
-        return False
-    table, index = sequence.blocks, start // ledger.config.block_size
-    if index < len(table):
-        return not ledger.block_is_shared(table[index])
-    if not ledger.num_available_blocks:
-        return False
-    table.extend(ledger.take_blocks(1))
-    return True
+def _has_block(ledger: Ledger, sequence: Sequence, start: int) -> bool:
+    """Take the block of position ``start``, if the sequence lacks it and there is one.
+
+    There is never anything to copy: the row in flight made all that it writes its sequence's own.
+    """
+    lacks_block = start // ledger.config.block_size >= len(sequence.blocks)
+    if lacks_block and ledger.num_available_blocks:
+        sequence.blocks.extend(ledger.take_blocks(1))
+        return True
+    return not lacks_block
 
 
 def _row(ledger: Ledger, sequence: Sequence, start: int, num_taken: int) -> Row:

@@ -74,6 +74,7 @@ class ToyEngine:
         self.states: list[tuple[int, tuple[int, ...]]] = [(0, ())] * scheduler.config.num_slots
         self.stories: dict[int, Story] = {}
         self.num_forwards = 0
+        self.num_rows = 0  # that ran
         self.verdicts: dict[
             tuple[int, int], Verdict
         ] = {}  # not read yet, by sequence and row's end
@@ -94,6 +95,7 @@ class ToyEngine:
         self._check_ownership(round_)
         self.num_forwards += 1
         rows = [self._with_token(row) for row in round_.rows if not row.launched]
+        self.num_rows += len(rows)
         states = [self._read(row) for row in rows]
         for row, state in zip(rows, states, strict=True):
             verdict = self._write(row, state, choose, quality)

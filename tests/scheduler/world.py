@@ -48,6 +48,7 @@ class World:
     seed: int = 0
     quality: float = 0.7
     verify: bool = True  # every invariant after every event
+    eager: bool = False  # launch ahead in every round
     emitted: dict[int, list[int]] = field(default_factory=dict)
     finished: dict[int, str] = field(default_factory=dict)
     forced: dict[int, int] = field(default_factory=dict)  # preemptions that a test asked for
@@ -142,6 +143,8 @@ class World:
     def land(self, change: Callable[[list[Verdict]], list[Verdict]] | None = None) -> list[Commit]:
         self.launch()
         assert self.in_flight is not None
+        if self.eager and self.ahead is None:
+            self.plan_ahead()
         verdicts = self.engine.read(self.in_flight)
         commits = self.scheduler.commit(change(verdicts) if change else verdicts)
         self.in_flight, self.ahead, self.is_launched = None, None, False
