@@ -43,6 +43,14 @@ class Backend:
             tiles=self.attends_in_tiles,
         )
 
+    def runs_in_order(self, layers: Sequence[Layer]) -> bool:
+        """Whether all that ``layers`` keep is written by kernels, in the order of their launches.
+
+        A batch may then be launched before the one before it is done. MLX's own operations would
+        copy whole pools for that.
+        """
+        return False
+
     def bind_products(self, model: Any) -> int:
         """Give modules of ``model`` that multiply a class of this backend; return how many."""
         used = blas.current()

@@ -51,6 +51,14 @@ class Parts:
             return AdaptiveDepth(AUTO_DEPTH, drafts_are_free=drafter.is_free)
         return FixedDepth(int(depth))
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether rows of the next round are launched before a round's tokens are read."""
+        wanted = self.options.async_scheduling
+        return self.executor.drafter is None and (
+            self.executor.in_order if wanted is None else wanted
+        )
+
     def describe(self) -> Mapping[str, Any]:
         """What was loaded, in plain values, for `octavo inspect`."""
         config, store = self.scheduler_config, self.executor.store
@@ -66,6 +74,7 @@ class Parts:
             "blas": None if used is None else str(used),
             "exact": self.options.exact,
             "backend": self.backend.name,
+            "async_scheduling": self.runs_ahead,
             "max_context": config.max_context,
             "max_rows": config.max_rows,
             "block_size": config.block_size,
@@ -105,7 +114,8 @@ def build_parts(
     drafter = planned.make(memory.num_blocks, memory.num_slots) if planned is not None else None
     forward.run_body = ready.backend.compile_body(forward.run_body, store.layers)
     forward.num_calls = 0
-    executor = Executor(forward, store, options.block_size, drafter)
+    in_order = ready.backend.runs_in_order(store.layers)
+    executor = Executor(forward, store, options.block_size, drafter, in_order=in_order)
     config = _scheduler_config(
         options,
         loaded,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduler.adaptive_depth import AdaptiveDepth
-from scheduler.round import Commit, Round
+from scheduler.round import Commit, Round, Verdict
 from scheduler.scheduler import Scheduler
 
 from . import reading
@@ -286,15 +286,13 @@ class Engine:
         started = self._clock()
         self._output.begin_round(row.seq_id for row in round_.rows)
         try:
-            output = self._output
             with self._phases.during("build"):
-                run = self.parts.executor.run
-                verdicts = run(round_, output.pick, output.choose, output.listen)
+                verdicts = self._run(round_)
         except Exception:
             logger.exception("a round of %d rows failed and is undone", len(round_.rows))
-            return self.scheduler.fail()
+            return self._undo()
         except BaseException:  # the step was interrupted: the next one goes on
-            self._undelivered += self._deltas(self.scheduler.fail())
+            self._undelivered += self._deltas(self._undo())
             raise
         with self._phases.during("text"):
             verdicts = [self._runs[verdict.seq_id].read(verdict) for verdict in verdicts]
@@ -303,7 +301,27 @@ class Engine:
         with self._phases.during("commit"):
             if isinstance(self._policy, AdaptiveDepth):
                 self._policy.observe_round(round_, verdicts, seconds)
-            return self.scheduler.commit(verdicts)
+            commits = self.scheduler.commit(verdicts)
+        self.parts.executor.keep(self.scheduler.launched)
+        return commits
+
+    def _run(self, round_: Round) -> list[Verdict]:
+        """Run a round; where rounds run ahead, launch of the next what is certain, then read."""
+        executor, output = self.parts.executor, self._output
+        if not self.parts.runs_ahead:
+            return executor.run(round_, output.pick, output.choose, output.listen)
+        executor.launch(round_, output.begin, output.listen)
+        with self._phases.during("plan"):
+            ahead = self.scheduler.plan_ahead()
+        if ahead is not None:
+            executor.launch(ahead, output.begin)
+        return executor.read(round_, output.take)
+
+    def _undo(self) -> list[Commit]:
+        """Undo the round in flight, and with it what was launched on top of it."""
+        commits = self.scheduler.fail()
+        self.parts.executor.keep(self.scheduler.launched)
+        return commits
 
     def _deltas(self, commits: Sequence[Commit]) -> list[Delta]:
         with self._phases.during("text"):

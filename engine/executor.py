@@ -4,19 +4,22 @@ Prompt chunks and decode windows run as separate batches, since all rows of a ba
 its longest window. Each batch is evaluated, then stored, before the next one begins.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
 
 import mlx.core as mx
 
 from scheduler.depth import Found
-from scheduler.round import Round, Row, Verdict
+from scheduler.round import UNKNOWN, Round, Row, Verdict
 
 from .batch import Batch, Window
 from .certain_run import run_certain
 from .drafting.drafter import Choose, Drafter, TokensOf
 from .forward import Forward
 from .phases import Phases
+from .sampling import Picked, Picks
 from .store import Store
 from .view import BatchView
 
@@ -32,6 +35,12 @@ class Wanted:
 Pick = Callable[[Sequence[Wanted], mx.array], Sequence[int]]
 """Choose a token for each wanted position from logits (positions, vocabulary)."""
 
+Begin = Callable[[Sequence[Wanted], mx.array], Picks]
+"""The same, but what is chosen stays on the device until it is read."""
+
+Take = Callable[[int, Picked], int]
+"""Keep what was picked for a sequence, by its id; return the token."""
+
 Listen = Callable[[Row, mx.array, Callable[[mx.array], mx.array]], None]
 """Look at a row's certain tokens: hidden states (tokens, size), and the head that makes logits."""
 
@@ -43,12 +52,22 @@ class Executor:
     """Runs rounds on one model."""
 
     def __init__(
-        self, forward: Forward, store: Store, block_size: int, drafter: Drafter | None = None
+        self,
+        forward: Forward,
+        store: Store,
+        block_size: int,
+        drafter: Drafter | None = None,
+        *,
+        in_order: bool = False,
     ) -> None:
         self.forward = forward
         self.store = store
         self.block_size = block_size
         self.drafter = drafter
+        self.in_order = in_order  # see Backend.runs_in_order
+        # What launched rows pick, by sequence and the row's end: picks, and its number there.
+        self._unread: dict[tuple[int, int], tuple[Picks, int]] = {}
+        self._unpicked: list[mx.array] = []  # hidden states of launched batches without picks
         self.phases = Phases()
         self.affordable: Affordable | None = None
 
@@ -74,6 +93,42 @@ class Executor:
                     verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
 
+    def launch(self, round_: Round, begin: Begin, listen: Listen | None = None) -> None:
+        """Let all rows of ``round_`` run that do not run already; their picks stay unread.
+
+        The layers must take batches in order: where kernels do not, each batch is waited for. The
+        token of a row may be unknown: it is what was picked by the launched row before it. No row
+        drafts anything.
+        """
+        with self.phases.during("device"):
+            self.store.copy(round_.block_copies, round_.slot_copies)
+        for rows in _split([row for row in round_.rows if not row.launched]):
+            for group in self.store.divide([Window(row) for row in rows]):
+                self._launch_batch(Batch(group, self.block_size, round_.groups), begin, listen)
+
+    def read(self, round_: Round, take: Take) -> list[Verdict]:
+        """Wait for the picks of a launched round; return verdicts in the order of its rows."""
+        ends = [(row.seq_id, row.certain_end) for row in round_.rows if row.samples]
+        found = {seq_id: self._unread.pop((seq_id, end)) for seq_id, end in ends}
+        with self.phases.during("device"):
+            mx.eval([picks.arrays for picks in {picks for picks, _ in found.values()}])
+            if not found:
+                mx.eval(self._unpicked)  # or the host would run away from the device
+        with self.phases.during("sample"):
+            tokens = {
+                seq_id: take(seq_id, picks.read()[number])
+                for seq_id, (picks, number) in found.items()
+            }
+        return [
+            Verdict(row.seq_id, (tokens[row.seq_id],) if row.samples else ()) for row in round_.rows
+        ]
+
+    def keep(self, rows: Iterable[Row]) -> None:
+        """Forget what was launched but for these rows: nobody is going to read it."""
+        kept = {(row.seq_id, row.certain_end) for row in rows}
+        self._unread = {key: place for key, place in self._unread.items() if key in kept}
+        self._unpicked = []
+
     def attach(
         self,
         tokens_of: TokensOf,
@@ -92,6 +147,8 @@ class Executor:
 
     def forget(self, seq_id: int) -> None:
         """A sequence has ended."""
+        for key in [key for key in self._unread if key[0] == seq_id]:
+            del self._unread[key]
         if self.drafter is not None:
             self.drafter.forget(seq_id)
 
@@ -114,46 +171,94 @@ class Executor:
         return {seq_id: said[:most] for seq_id, said in drafts.items()}
 
     def _run_batch(self, batch: Batch, pick: Pick, listen: Listen | None = None) -> list[Verdict]:
+        run = self._forward(batch, batch.tokens())
+        tokens: Sequence[int] = ()
+        if run.wanted:
+            with self.phases.during("sample"):
+                tokens = pick(run.wanted, run.output)
+        self._show(run, listen)
+        verdicts = _judge(batch, run.wanted, tokens)
+        run.view.kept = [
+            len(window.row.tokens) + verdict.num_accepted
+            for window, verdict in zip(batch.windows, verdicts, strict=True)
+        ]
+        self._store(run)
+        if self.drafter is not None:
+            with self.phases.during("draft"):
+                self.drafter.follow(run.view, run.hidden, run.view.kept)
+        return verdicts
+
+    def _launch_batch(self, batch: Batch, begin: Begin, listen: Listen | None = None) -> None:
+        run = self._forward(batch, self._tokens_of(batch), waits=not self.in_order)
+        if run.wanted:
+            with self.phases.during("sample"):
+                picks = begin(run.wanted, run.output)
+                mx.async_eval(picks.arrays)
+            for number, want in enumerate(run.wanted):
+                row = want.window.row
+                self._unread[row.seq_id, row.certain_end] = picks, number
+        else:
+            self._unpicked.append(run.hidden)
+        self._show(run, listen)
+        self._store(run)
+
+    def _tokens_of(self, batch: Batch) -> mx.array:
+        """Token ids, (rows, width); those launched ahead take theirs from what is unread."""
+        rows = [window.row for window in batch.windows]
+        if all(row.tokens != (UNKNOWN,) for row in rows):
+            return batch.tokens()
+        places = [self._unread[row.seq_id, row.start] for row in rows]
+        sources = list({id(picks): picks for picks, _ in places}.values())
+        first = dict(zip(map(id, sources), accumulate(len(one) for one in sources), strict=True))
+        order = [first[id(picks)] - len(picks) + number for picks, number in places]
+        tokens = mx.concatenate([picks.tokens for picks in sources])
+        if order != list(range(tokens.size)):
+            tokens = mx.take(tokens, mx.array(order))
+        return tokens[:, None].astype(mx.int32)
+
+    def _forward(self, batch: Batch, tokens: mx.array, *, waits: bool = True) -> "_Pass":
+        """Run a batch up to the logits at the positions that are wanted; wait for it or not."""
         view = BatchView(batch)
         caches = self.store.open(view)
-        hidden = self.forward.hidden(batch.tokens(), caches)
+        hidden = self.forward.hidden(tokens, caches)
         pending = self.store.pending(caches)
         if self.drafter is not None:
             with self.phases.during("draft"):
                 pending += self.drafter.look(view, hidden)
         wanted, places = _wanted(batch)
-        tokens: Sequence[int] = ()
+        output = hidden
         if wanted:
             lines = hidden.reshape(-1, hidden.shape[-1])
             if len(places) < lines.shape[0]:
                 lines = lines[mx.array(places)]
-            logits = self.forward.logits(lines)
-            self._evaluate(logits, pending)
-            with self.phases.during("sample"):
-                tokens = pick(wanted, logits)
-        else:
-            self._evaluate(hidden, pending)
-        if listen is not None:
-            for number, window in enumerate(batch.windows):
-                certain = hidden[number, : len(window.row.tokens)]
-                listen(window.row, certain, self.forward.logits)
-        verdicts = _judge(batch, wanted, tokens)
-        view.kept = [
-            len(window.row.tokens) + verdict.num_accepted
-            for window, verdict in zip(batch.windows, verdicts, strict=True)
-        ]
-        again = self.store.to_run_again(batch.windows, view.kept)
+            output = self.forward.logits(lines)
         with self.phases.during("device"):
-            self.store.store(view, caches)
-            run_certain(self.forward, self.store, again, self.block_size)
-        if self.drafter is not None:
-            with self.phases.during("draft"):
-                self.drafter.follow(view, hidden, view.kept)
-        return verdicts
+            (mx.eval if waits else mx.async_eval)(output, pending)
+        return _Pass(view, caches, hidden, wanted, output)
 
-    def _evaluate(self, output: mx.array, pending: Sequence[mx.array]) -> None:
+    def _show(self, run: "_Pass", listen: Listen | None) -> None:
+        if listen is not None:
+            for number, window in enumerate(run.view.batch.windows):
+                certain = run.hidden[number, : len(window.row.tokens)]
+                listen(window.row, certain, self.forward.logits)
+
+    def _store(self, run: "_Pass") -> None:
+        """Keep what the batch may keep, now that its view says how much that is."""
+        again = self.store.to_run_again(run.view.batch.windows, run.view.kept)
         with self.phases.during("device"):
-            mx.eval(output, pending)
+            self.store.store(run.view, run.caches)
+            run_certain(self.forward, self.store, again, self.block_size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    """A batch that the model has taken, and what has not been kept of it yet."""
+
+    view: BatchView
+    caches: list[Any]
+    hidden: mx.array  # (rows, width, size)
+    wanted: list[Wanted]
+    output: mx.array  # logits (wanted positions, vocabulary), or hidden where none is wanted
 
 
 def _split(rows: Sequence[Row]) -> list[list[Row]]:

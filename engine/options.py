@@ -27,6 +27,9 @@ class EngineOptions:
     without drafts) or rejection (the classical rule: another output, equally likely).
     backend: portable (MLX operations), cpu (what a CPU runs fastest), cuda (kernels for an NVIDIA
     GPU), or auto: the fastest that the device and mode have.
+    async_scheduling: launch the next round's rows, as far as they are certain, before this round's
+    tokens have been read, so that the device never waits for the host; None: where all kernels run
+    in the order of their launches (backend cuda). With a drafter nothing is launched ahead.
     prefix_cache: share computed prefixes. max_checkpoint_bytes: memory for kept recurrent states.
     check: verify every scheduler invariant at every event (slow).
     """
@@ -46,6 +49,7 @@ class EngineOptions:
     mtp: str | None = None
     acceptance: Literal["coupled", "rejection"] = "coupled"
     backend: Literal["auto", "portable", "cpu", "cuda"] = "auto"
+    async_scheduling: bool | None = None
     check: bool = False
 
     def __post_init__(self) -> None:
@@ -67,6 +71,10 @@ class EngineOptions:
         if self.backend not in ("auto", "portable", "cpu", "cuda"):
             raise ValueError(
                 f"backend must be 'auto', 'portable', 'cpu' or 'cuda', not {self.backend!r}"
+            )
+        if self.async_scheduling not in (None, True, False):
+            raise ValueError(
+                f"async_scheduling must be True, False or None, not {self.async_scheduling!r}"
             )
         depth = self.speculate
         is_depth = isinstance(depth, int) and not isinstance(depth, bool)

@@ -5,7 +5,7 @@ from itertools import groupby
 
 import mlx.core as mx
 
-from scheduler.round import Row
+from scheduler.round import UNKNOWN, Row
 
 from .acceptance import Acceptance
 from .drafting.chain import Chain
@@ -14,6 +14,7 @@ from .executor import Wanted
 from .likeliest import has_fast_host, likeliest
 from .prompt_reader import Head
 from .run import Run
+from .sampling import Picked, Picks
 
 
 class Output:
@@ -35,19 +36,29 @@ class Output:
             self._runs[want.window.row.seq_id].is_plain for want in wanted
         ):
             return likeliest(logits)
+        picks = self.begin(wanted, logits)
+        return [
+            self.take(want.window.row.seq_id, picked, want.num_ahead)
+            for want, picked in zip(wanted, picks.read(), strict=True)
+        ]
+
+    def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
+        """Begin to pick a token for each wanted position; what is picked stays on the device."""
         draws: list[Draw] = []
         for window, _ in groupby(wanted, key=lambda want: want.window):
-            draws += self._runs[window.row.seq_id].draws(window.drafts)
-        picks = self._acceptance.pick(wanted, draws, logits)
-        mx.eval(picks.arrays)
-        for want, entry in zip(wanted, picks.logprobs(), strict=True):
-            if entry is not None:
-                self._runs[want.window.row.seq_id].logprobs.append(entry)
-        for number in picks.impossible():
-            self._runs[wanted[number].window.row.seq_id].give_up(
-                wanted[number].num_ahead, "no token that may be said satisfies the constraint here"
-            )
-        return picks.token_ids()
+            run = self._runs[window.row.seq_id]
+            ahead = window.row.tokens == (UNKNOWN,)
+            draws += [run.draw_ahead()] if ahead else run.draws(window.drafts)
+        return self._acceptance.pick(wanted, draws, logits)
+
+    def take(self, seq_id: int, picked: Picked, num_ahead: int = 0) -> int:
+        """Return the token picked after ``num_ahead`` drafts; keep what goes with it."""
+        run = self._runs[seq_id]
+        if picked.logprob is not None:
+            run.logprobs.append(picked.logprob)
+        if not picked.is_possible:
+            run.give_up(num_ahead, "no token that may be said satisfies the constraint here")
+        return picked.token
 
     def listen(self, row: Row, hidden: mx.array, head: Head) -> None:
         """Show a row's hidden states to the request that wants to know of its prompt."""

@@ -80,6 +80,10 @@ class Run:
                 self.give_up(*self.lookahead.failure)
         return [self.source.draw(drafts[:ahead], mask=mask) for ahead, mask in enumerate(masks)]
 
+    def draw_ahead(self) -> Draw:
+        """Return the draw of the token after one that is on its way, whatever that is."""
+        return self.source.draw(num_ahead=1)
+
     def draw_after(self, chain: Chain, row: int) -> Draw:
         """Return the draw of the token after the drafts of ``row``.
 

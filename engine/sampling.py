@@ -1,6 +1,7 @@
 """Picks tokens: argmax(processed logits + noise), many draws at once, each as if it were alone."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -11,7 +12,7 @@ from .logits import processed_logits, put_rows, take_rows
 from .logprobs import Logprobs
 from .noise import RoundNoise
 
-__all__ = ["Picks", "pick"]
+__all__ = ["Picked", "Picks", "pick"]
 
 
 def pick(
@@ -61,15 +62,27 @@ def _noisy(draws: Sequence[Draw], processed: mx.array, noise: RoundNoise | None)
     return put_rows(processed, sampled, take_rows(processed, sampled) + drawn)
 
 
+class Picked(NamedTuple):
+    """What was picked for one draw."""
+
+    token: int
+    logprob: TokenLogprob | None  # None where none was asked for
+    is_possible: bool  # False: every token is masked, and this one means nothing
+
+
 class Picks:
     """The tokens picked, on the device until read."""
 
     def __init__(self, tokens: mx.array) -> None:
         self.tokens = tokens
         """uint32 [N]"""
+        self._read: list[Picked] = []
         self._reports: list[tuple[list[int], Logprobs]] = []
         self._watched: list[int] = []
         self._possible: mx.array | None = None
+
+    def __len__(self) -> int:
+        return self.tokens.size
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -80,6 +93,18 @@ class Picks:
         if self._possible is not None:
             arrays.append(self._possible)
         return arrays
+
+    def read(self) -> list[Picked]:
+        """Return what was picked for each draw, read once. Evaluates."""
+        if not self._read:
+            mx.eval(self.arrays)
+            impossible = set(self.impossible())
+            columns = zip(self.token_ids(), self.logprobs(), strict=True)
+            self._read = [
+                Picked(token, logprob, row not in impossible)
+                for row, (token, logprob) in enumerate(columns)
+            ]
+        return self._read
 
     def token_ids(self) -> list[int]:
         """Return the ids, [N]. Evaluates."""

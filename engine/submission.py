@@ -63,6 +63,7 @@ class Submitter:
         eos_ids = frozenset() if resolved.ignore_eos else self.loaded.eos_ids
         stop_ids = frozenset(resolved.stop_token_ids)
         settings = Settings.of(resolved, self.loaded.vocab_size, eos_ids | stop_ids)
+        matcher = self._constraints.compile(resolved)
         request = Request(
             request_id=request_id,
             prompt=tuple(tokens),
@@ -78,10 +79,10 @@ class Submitter:
             deadline=None if resolved.deadline is None else now + resolved.deadline,
             read_cache=resolved.prompt_logprobs is None,
             max_cached=max_cached,
+            needs_tokens=settings.penalizes or matcher is not None,
         )
         if resolved.prompt_logprobs is not None:
             reader = PromptLogprobs(tokens, resolved.prompt_logprobs)
-        matcher = self._constraints.compile(resolved)
         if matcher is not None and matcher.try_advance(emitted) < len(emitted):
             raise RequestError("the constraint refuses the emitted tokens")
         seed = secrets.randbits(63) if resolved.seed is None else resolved.seed

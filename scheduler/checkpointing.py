@@ -7,6 +7,8 @@ checkpoint: whenever its state crosses a boundary, the new one replaces the last
               [ any boundary in here can be captured ]
 """
 
+from collections.abc import Iterable
+
 from .ledger import Ledger
 from .prefix_index import Node
 from .round import Capture, Row
@@ -24,6 +26,11 @@ def boundaries_to_capture(ledger: Ledger, sequence: Sequence, row: Row) -> list[
         if boundary > position and boundary not in positions:
             positions.append(boundary)
     return positions
+
+
+def num_captures(rows: Iterable[Row]) -> int:
+    """How many slots rows hold for states that are not in the index yet."""
+    return sum(len(row.captures) for row in rows)
 
 
 def take_captures(

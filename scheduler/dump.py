@@ -58,6 +58,7 @@ def _sequence(ledger: Ledger, sequence: Sequence) -> dict[str, Any]:
         "slot": slot,
         "unfolded": 0 if slot is None else ledger.slots.unfolded[slot],
         "in_flight": sequence.in_flight,
+        "launched": sequence.seq_id in ledger.ahead,
         "preemptions": sequence.num_preemptions,
         "failures": sequence.num_failures,
         "waits_for": None if waits_for is None else waits_for[0].seq_id,

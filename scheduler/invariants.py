@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .ledger import Ledger
 from .pools import IdPool
 from .prefix_index import Node, PrefixIndex, chain_hash
+from .round import Row
 from .sequence import Sequence
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def check(scheduler: "Scheduler", read_tokens: ReadTokens | None = None) -> None
     _check_pool(ledger.blocks, block_holders(ledger))
     _check_pool(ledger.slots, slot_holders(ledger))
     _check_places(ledger)
+    for row in ledger.ahead.values():
+        _check_ahead(ledger, row)
     for sequence in ledger.sequences.values():
         if sequence.finish is None:
             _check_sequence(ledger, sequence)
@@ -66,7 +69,8 @@ def slot_holders(ledger: Ledger) -> dict[int, list[str]]:
             holders.setdefault(sequence.slot, []).append(f"sequence {sequence.seq_id}")
     for slot in ledger.pinned_slots:
         holders.setdefault(slot, []).append("a copy in flight")
-    for row in ledger.in_flight.rows if ledger.in_flight is not None else ():
+    flying = ledger.in_flight.rows if ledger.in_flight is not None else ()
+    for row in (*flying, *ledger.ahead.values()):
         for capture in row.captures:
             holders.setdefault(capture.slot, []).append(f"a capture of sequence {row.seq_id}")
     return holders
@@ -117,6 +121,26 @@ def _check_places(ledger: Ledger) -> None:
     for key, owner in ledger.claims.items():
         if owner.status != "running" or key not in owner.claimed:
             raise InvariantViolated(f"sequence {owner.seq_id} claims a block but computes nothing")
+
+
+def _check_ahead(ledger: Ledger, row: Row) -> None:
+    """What a launched row writes belongs to its sequence, which is live and stands before it."""
+    name, sequence = f"sequence {row.seq_id}", ledger.sequences.get(row.seq_id)
+    if sequence is None or sequence.finish is not None:
+        raise Leak(f"a row is launched for {name}, which is not live")
+    flying = ledger.in_flight.rows if ledger.in_flight is not None else ()
+    stands = next(
+        (one.certain_end for one in flying if one.seq_id == row.seq_id), sequence.computed
+    )
+    if row.start != stands:
+        raise InvariantViolated(f"{name} stands at {stands}, but a row is launched at {row.start}")
+    size = ledger.config.block_size
+    written = row.blocks[row.start // size :]
+    if written != sequence.blocks.first(len(row.blocks))[row.start // size :] or not written:
+        raise Leak(f"a launched row of {name} writes blocks {written}, which are not its own")
+    shared = [block for block in written if ledger.block_is_shared(block)]
+    if shared or ledger.slot_is_shared(sequence) or row.slot != sequence.slot:
+        raise Contamination(f"others hold what a launched row of {name} writes")
 
 
 def _check_sequence(ledger: Ledger, sequence: Sequence) -> None:

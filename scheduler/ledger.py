@@ -8,7 +8,7 @@ from .config import SchedulerConfig
 from .pools import BlockPool, StateSlots
 from .prefix_index import PrefixIndex
 from .request import FinishReason
-from .round import Commit, Round
+from .round import Commit, Round, Row
 from .sequence import Sequence
 from .waiting_line import WaitingLine
 
@@ -53,6 +53,7 @@ class Ledger:
         self.suspects: dict[int, Sequence] = {}  # failed so often that they run alone
         self.deadlines: list[tuple[float, int]] = []  # a heap of deadline and sequence id
         self.in_flight: Round | None = None
+        self.ahead: dict[int, Row] = {}  # launched ahead and in no round yet, by sequence id
         # What the round in flight reads in copies: held by it, beside its sequences.
         self.pinned_blocks: list[int] = []
         self.pinned_slots: list[int] = []
@@ -90,7 +91,14 @@ class Ledger:
         return self.slots.take(1)[0]
 
     def drop_storage(self, sequence: Sequence) -> None:
-        """Release a sequence's blocks and slot; it has then computed nothing."""
+        """Release a sequence's blocks and slot; it has then computed nothing.
+
+        A row launched ahead goes with them, and may not even have run: the device takes launches in
+        order, so whoever takes these ids next writes to them after it, and nobody reads its result.
+        """
+        ahead = self.ahead.pop(sequence.seq_id, None)
+        if ahead is not None:
+            self.slots.release(capture.slot for capture in ahead.captures)
         self.blocks.release(sequence.blocks.cut(0))
         if sequence.slot is not None:
             self.slots.release((sequence.slot,))
@@ -114,10 +122,12 @@ class Ledger:
 
     def tail_is_shared(self, sequence: Sequence) -> bool:
         """Whether another sequence holds the block that this one's next row writes first."""
-        for block in self.tail(sequence):
-            holders = self.blocks.holders[block]
-            return holders > 1 and holders - self.pinned_blocks.count(block) > 1
-        return False
+        return any(self.block_is_shared(block) for block in self.tail(sequence))
+
+    def block_is_shared(self, block: int) -> bool:
+        """Whether more than one sequence holds a block."""
+        holders = self.blocks.holders[block]
+        return holders > 1 and holders - self.pinned_blocks.count(block) > 1
 
     def slot_is_shared(self, sequence: Sequence) -> bool:
         """Whether another sequence holds this one's slot."""

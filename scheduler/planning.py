@@ -8,7 +8,7 @@ so that chunks stay on the same grid whatever the budget.
 from dataclasses import replace
 
 from . import admission
-from .checkpointing import boundaries_to_capture, take_captures
+from .checkpointing import boundaries_to_capture, num_captures, take_captures
 from .depth import DepthPolicy
 from .grouping import find_groups
 from .ledger import Ledger
@@ -59,8 +59,10 @@ class RoundBuilder:
             sequence.last_round = number
         copies = (tuple(self.block_copies), tuple(self.slot_copies))
         groups: tuple[PrefixGroup, ...] = ()
-        if self.config.finds_groups and len(self.rows) > 1:
-            groups = find_groups(self.rows, self.config.block_size)
+        if self.config.finds_groups:
+            groups = find_groups(
+                [one for one in self.rows if not one.launched], self.config.block_size
+            )
         return Round(tuple(self.rows), *copies, groups)
 
     def add_alone(self, suspect: Sequence) -> bool:
@@ -155,6 +157,10 @@ class RoundBuilder:
 
     def _add_decode(self, sequence: Sequence, depth: int) -> None:
         """Add a row for the pending token and as many drafts as limits and blocks allow."""
+        launched = self.ledger.ahead.pop(sequence.seq_id, None)
+        if launched is not None:
+            self._add_launched(sequence, launched)
+            return
         if leads(sequence):
             fork_samples(self.ledger, sequence)
         request, start = sequence.request, sequence.computed
@@ -167,6 +173,21 @@ class RoundBuilder:
         reserved = self._reserve(sequence, certain_end, num_drafts)
         if reserved is not None:
             self._add_row(sequence, (sequence.tokens[start],), reserved, samples=True)
+
+    def _add_launched(self, sequence: Sequence, row: Row) -> None:
+        """Add the row that runs already, now that its token is known; it drafts nothing."""
+        self.rows.append(
+            Row(
+                seq_id=row.seq_id,
+                tokens=(sequence.tokens[row.start],),
+                start=row.start,
+                blocks=row.blocks,
+                slot=row.slot,
+                captures=row.captures,
+                launched=True,
+            )
+        )
+        self.busy.add(sequence.seq_id)
 
     def _add_chunk(self, sequence: Sequence) -> None:
         """Add a row for as much of a prompt as the budget allows."""
@@ -252,10 +273,13 @@ class RoundBuilder:
 
     def _add_captures(self) -> None:
         """Take slots for checkpoints once every row has what it needs."""
-        ledger, num_captures = self.ledger, 0
+        ledger = self.ledger
+        num_taken = num_captures((*self.rows, *ledger.ahead.values()))
         for index, row in enumerate(self.rows):
+            if row.launched:
+                continue  # it has its own
             sequence = ledger.sequences[row.seq_id]
             at = boundaries_to_capture(ledger, sequence, row)
-            if at and (captures := take_captures(ledger, sequence, at, num_captures)):
-                num_captures += len(captures)
+            if at and (captures := take_captures(ledger, sequence, at, num_taken)):
+                num_taken += len(captures)
                 self.rows[index] = replace(row, captures=captures)

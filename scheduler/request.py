@@ -30,3 +30,4 @@ class Request:
     deadline: float | None = None  # on the clock that plan() is given
     read_cache: bool = True  # False where every position's output is needed (prompt_logprobs)
     max_cached: int | None = None  # prompt tokens whose output nobody needs; None: all of them
+    needs_tokens: bool = False  # what may follow a token depends on it: nothing is launched ahead

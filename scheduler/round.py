@@ -14,11 +14,17 @@ What the engine promises back:
 - K/V of all window positions are written; those of rejected drafts are garbage nobody reads;
 - the state written to ``slot`` stands at certain_end; the drafts' inputs are recorded beside it:
   if k of them are accepted, this sequence's next row starts at certain_end + k with fold k.
+
+A row may be launched ahead: given out while the round before it is in flight, with a token that
+only that round will tell (see ``ahead``). The round it belongs to names it again, as launched.
 """
 
 from dataclasses import dataclass
 
 from .request import FinishReason
+
+UNKNOWN = -1
+"""Stands for the token that the round in flight picks for the row's sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class Row:
     num_drafts: int = 0
     samples: bool = True  # False: a prompt chunk with more of the prompt to come
     captures: tuple[Capture, ...] = ()
+    launched: bool = False  # it runs already, without this round's copies: launched ahead
 
     @property
     def certain_end(self) -> int:
@@ -87,7 +94,7 @@ class PrefixGroup:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The plan of one step: copies first (blocks, then slots), then all rows at once.
+    """The plan of one step: copies first (blocks, then slots), then all rows not yet launched.
 
     What a group shares the engine may read once for all of it; it need not.
     """

@@ -1,7 +1,8 @@
 """Decides what runs next and what is kept: events in, rounds and commits out.
 
 The rules of the state machine:
-1. At most one round is in flight. plan() takes off, commit() or fail() lands; neither twice.
+1. At most one round is in flight. plan() takes off, commit() or fail() lands; neither twice. While
+   it flies, plan_ahead() may name rows of the next one.
 2. submit, cancel, pause and resume may come at any time; what touches a sequence in flight takes
    effect when its round lands.
 3. A call that raises changes nothing.
@@ -15,6 +16,7 @@ from typing import Any
 
 from . import invariants
 from .admission import RequestTooLarge, check_request
+from .ahead import plan_ahead
 from .committing import check_verdicts, commit_round, fail_round
 from .config import SchedulerConfig
 from .depth import DepthPolicy, NoDrafts
@@ -25,7 +27,7 @@ from .planning import plan_round
 from .preemption import preempt
 from .prefix_sharing import share_prefix
 from .request import FinishReason, Request
-from .round import Commit, Round, Verdict
+from .round import Commit, Round, Row, Verdict
 from .sequence import Group, Sequence
 from .stats import SchedulerStats, stats_of
 from .stopping import cut
@@ -101,8 +103,10 @@ class Scheduler:
     def fork(self, seq_id: int) -> int:
         """Let a new sequence go on from where a live one stands; return its id.
 
-        It shares blocks and state until either writes, and is the request's next sample. Raises
-        KeyError for a sequence that has ended, RoundInFlight for one whose row is running.
+        It shares blocks and state until either writes, and is the request's next sample. Where a
+        row of its parent is launched ahead, it takes what the prefix cache has instead: the state
+        stands a token further already. Raises KeyError for a sequence that has ended, RoundInFlight
+        for one whose row is running.
         """
         parent = self._live(seq_id)
         if parent is None:
@@ -113,7 +117,8 @@ class Scheduler:
         child = self._new_sequence(parent.request, parent.group)
         child.tokens = parent.tokens[:]
         child.num_cached, child.started = parent.num_cached, parent.started
-        share_prefix(self.ledger, parent, child)
+        if seq_id not in self.ledger.ahead:
+            share_prefix(self.ledger, parent, child)
         self.ledger.line.add(child, self.ledger.counters.rounds)
         self._check()
         return child.seq_id
@@ -174,6 +179,24 @@ class Scheduler:
         ledger.in_flight = plan_round(ledger, self._depth)
         self._check()
         return ledger.in_flight
+
+    def plan_ahead(self) -> Round | None:
+        """Say which rows of the next round can be launched while the round in flight runs.
+
+        Each stands where its sequence will if the round in flight gives it one token, which is
+        ``UNKNOWN`` as yet; None if there is no such row. The rounds to come name each of them again
+        as launched, unless its sequence loses what it holds before: its result is then nobody's.
+        """
+        round_ = self._landing()
+        self._begin("plan_ahead", self.ledger.counters.rounds)
+        ahead = plan_ahead(self.ledger, round_)
+        self._check()
+        return ahead
+
+    @property
+    def launched(self) -> Collection[Row]:
+        """Rows that plan_ahead() gave out and no round has named yet."""
+        return self.ledger.ahead.values()
 
     def commit(self, verdicts: Seq[Verdict]) -> list[Commit]:
         """Keep what the verdicts say, one for each row of the round in flight, in its order."""

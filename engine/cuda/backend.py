@@ -59,6 +59,9 @@ class CudaBackend(Backend):
             rotary_shift=rotary_shift,
         )
 
+    def runs_in_order(self, layers: Sequence[Layer]) -> bool:
+        return all(isinstance(layer, CudaAttentionLayer | CudaDeltaLayer) for layer in layers)
+
     def bind_products(self, model: Any) -> int:
         return product.bind(model) + fused_block.bind(model)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _NAMES = (
     *("max_rows", "max_context", "num_blocks", "block_size", "prompt_tokens_per_round"),
     *("dtype", "exact", "prefix_cache", "max_checkpoint_bytes", "speculate"),
-    *("drafter", "draft_model", "mtp", "acceptance", "backend"),
+    *("drafter", "draft_model", "mtp", "acceptance", "backend", "async_scheduling"),
 )
 
 
@@ -91,6 +91,12 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "portable", "cpu", "cuda"),
         default=unset,
         help="MLX's operations, a CPU's quick ways, or an NVIDIA GPU's kernels; auto: the fastest",
+    )
+    group.add_argument(
+        "--async-scheduling",
+        action=argparse.BooleanOptionalAction,
+        default=unset,
+        help="launch the next tokens before this round's are read; by default where that pays",
     )
 
 

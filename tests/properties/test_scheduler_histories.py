@@ -34,6 +34,11 @@ class AnyHistory(RuleBasedStateMachine):
         self.walk.world.plan()
 
     @precondition(lambda self: self.in_flight())
+    @rule()
+    def plan_ahead(self) -> None:
+        self.walk.world.plan_ahead()
+
+    @precondition(lambda self: self.in_flight())
     @rule(quality=st.sampled_from([0.0, 0.6, 1.0]))
     def commit(self, quality: float) -> None:
         self.walk.world.quality = quality

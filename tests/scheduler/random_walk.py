@@ -47,7 +47,10 @@ class Walk:
         choose = self.choose
         quality = choose.choice([0.0, 0.6, 0.9, 1.0])
         config = any_config(choose)
+        eagerness = choose.choice([0.0, 0.3, 0.6, 1.0])
         self.world = World(config, choose.randrange(1 << 30), quality, self.verify)
+        self.eagerness = eagerness
+        self.world.eager = eagerness == 1.0
         self.texts = [[choose.randrange(29) for _ in range(40)] for _ in range(3)]
 
     def live(self) -> list[int]:
@@ -61,7 +64,10 @@ class Walk:
         world.now += choose.random()
         draw = choose.random()
         if world.in_flight is not None and draw < 0.75:
-            self.land()
+            if world.ahead is None and choose.random() < self.eagerness < 1:
+                world.plan_ahead()
+            else:
+                self.land()
         elif draw < 0.65 and world.in_flight is None:
             world.policy.num_drafts = choose.choice([0, 1, 3, 6])
             world.plan()
@@ -91,6 +97,7 @@ class Walk:
             "read_cache": choose.random() < 0.9,
             "eos_ids": frozenset({3}) if choose.random() < 0.3 else frozenset(),
             "min_tokens": choose.choice([0, 0, 3]),
+            "needs_tokens": choose.random() < 0.05,
         }
         try:
             world.submit(prompt, choose.randint(3, 24), **fields)

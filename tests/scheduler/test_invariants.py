@@ -1,5 +1,7 @@
 """A violated invariant says what is wrong with which id, and what touched it last."""
 
+from dataclasses import replace
+
 import pytest
 from world import World
 
@@ -92,6 +94,71 @@ def test_a_state_behind_its_sequence_is_found() -> None:
         invariants.check(scheduler)
 
 
+def launched() -> Scheduler:
+    """One whose sequence has a row launched ahead, that captures a state in slot 3."""
+    scheduler = decoding()
+    for token in (7, 8):
+        scheduler.plan()
+        scheduler.commit([Verdict(1, (token,))])
+    scheduler.plan()
+    scheduler.plan_ahead()
+    scheduler.commit([Verdict(1, (9,))])
+    [row] = scheduler.launched
+    assert (row.start, row.blocks, [one.slot for one in row.captures]) == (8, (1, 2, 3), [])
+    return scheduler
+
+
+def test_a_launched_row_that_is_forgotten_leaks_what_it_captures() -> None:
+    scheduler = decoding(num_blocks=20)
+    for token in (7, 8):
+        scheduler.plan()
+        scheduler.plan_ahead()
+        scheduler.commit([Verdict(1, (token,))])
+    [row] = scheduler.launched
+    assert [one.position for one in row.captures] == [8]
+    scheduler.ledger.ahead.clear()
+
+    with pytest.raises(Leak, match=f"slot {row.captures[0].slot} counts 1 holders, held by nobody"):
+        invariants.check(scheduler)
+
+
+def test_a_launched_row_belongs_to_a_live_sequence() -> None:
+    scheduler = launched()
+    [row] = scheduler.launched
+    scheduler.ledger.ahead = {2: replace(row, seq_id=2)}
+
+    with pytest.raises(Leak, match="a row is launched for sequence 2, which is not live"):
+        invariants.check(scheduler)
+
+
+def test_a_launched_row_stands_where_its_sequence_does() -> None:
+    scheduler = launched()
+    [row] = scheduler.launched
+    scheduler.ledger.ahead = {1: replace(row, start=9)}
+
+    with pytest.raises(InvariantViolated, match="stands at 8, but a row is launched at 9"):
+        invariants.check(scheduler)
+
+
+def test_a_launched_row_writes_to_its_sequences_own_blocks() -> None:
+    scheduler = launched()
+    [row] = scheduler.launched
+    scheduler.ledger.ahead = {1: replace(row, blocks=(1, 2, 9))}
+
+    with pytest.raises(Leak, match=r"a launched row of sequence 1 writes blocks \(9,\)"):
+        invariants.check(scheduler)
+
+
+def test_nobody_else_holds_what_a_launched_row_writes() -> None:
+    scheduler = launched()
+    scheduler.submit(Request("r", (1, 2, 3, 4, 5), 9))
+    scheduler.sequences[2].blocks.extend([3])
+    scheduler.ledger.blocks.share([3])
+
+    with pytest.raises(Contamination, match="others hold what a launched row of sequence 1 writes"):
+        invariants.check(scheduler)
+
+
 def test_a_sequence_without_a_place_is_found() -> None:
     scheduler = decoding()
     scheduler.ledger.running.clear()
@@ -119,6 +186,7 @@ def test_the_dump_shows_everything_in_plain_values() -> None:
             "slot": 1,
             "unfolded": 0,
             "in_flight": False,
+            "launched": False,
             "preemptions": 0,
             "failures": 0,
             "waits_for": None,

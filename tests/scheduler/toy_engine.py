@@ -8,10 +8,10 @@ token is a function of what the row read, so contamination also changes the outp
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scheduler.request import Request
-from scheduler.round import Round, Row, Verdict
+from scheduler.round import UNKNOWN, Round, Row, Verdict
 from scheduler.scheduler import Scheduler
 from scheduler.stopping import cut
 
@@ -74,6 +74,10 @@ class ToyEngine:
         self.states: list[tuple[int, tuple[int, ...]]] = [(0, ())] * scheduler.config.num_slots
         self.stories: dict[int, Story] = {}
         self.num_forwards = 0
+        self.num_rows = 0  # that ran
+        self.verdicts: dict[
+            tuple[int, int], Verdict
+        ] = {}  # not read yet, by sequence and row's end
 
     def tell(self, seq_id: int) -> None:
         """Note a new sequence."""
@@ -82,14 +86,39 @@ class ToyEngine:
 
     def execute(self, round_: Round, choose: random.Random, quality: float) -> list[Verdict]:
         """Run a round; ``quality`` is the chance that a draft is what the target picks."""
+        self.launch(round_, choose, quality)
+        return self.read(round_)
+
+    def launch(self, round_: Round, choose: random.Random, quality: float) -> None:
+        """Run those rows that do not run already. A token may be unknown: what is not read yet."""
         self._copy(round_)
         self._check_ownership(round_)
         self.num_forwards += 1
-        states = [self._read(row) for row in round_.rows]
-        return [
-            self._write(row, state, choose, quality)
-            for row, state in zip(round_.rows, states, strict=True)
-        ]
+        rows = [self._with_token(row) for row in round_.rows if not row.launched]
+        self.num_rows += len(rows)
+        states = [self._read(row) for row in rows]
+        for row, state in zip(rows, states, strict=True):
+            verdict = self._write(row, state, choose, quality)
+            self.verdicts[row.seq_id, row.certain_end] = verdict
+
+    def read(self, round_: Round) -> list[Verdict]:
+        """Return what a launched round found."""
+        return [self.verdicts.pop((row.seq_id, row.certain_end)) for row in round_.rows]
+
+    def _with_token(self, row: Row) -> Row:
+        if row.tokens != (UNKNOWN,):
+            return row
+        return replace(row, tokens=self.verdicts[row.seq_id, row.start].tokens)
+
+    def _story(self, row: Row) -> Story:
+        """The story a row is of, with what was picked for it but is not committed yet."""
+        story = self.stories[row.seq_id]
+        told = len(story.tokens)
+        if row.certain_end <= told:
+            return story
+        return Story(
+            story.request, story.sample_index, [*story.tokens, *row.tokens[told - row.start :]]
+        )
 
     def wreck(self, round_: Round) -> None:
         """Leave what a round that raised may leave: half of it written, all of it wrong."""
@@ -124,11 +153,12 @@ class ToyEngine:
         ledger = self.scheduler.ledger
         blocks: dict[int, int] = {}
         slots: dict[int, int] = {}
-        for row in round_.rows:
+        rows = [row for row in round_.rows if not row.launched]
+        for row in rows:
             self._own(blocks, row.blocks[row.start // self.size :], row.seq_id)
             self._own(slots, [row.slot] if row.slot is not None else [], row.seq_id)
             self._own(slots, [capture.slot for capture in row.captures], row.seq_id)
-        for row in round_.rows:
+        for row in rows:
             for block in row.blocks[: row.start // self.size]:
                 if block in blocks:
                     raise Contaminated(f"{row.seq_id} reads block {block}, which is written")
@@ -168,7 +198,7 @@ class ToyEngine:
 
     def _read(self, row: Row) -> int | None:
         """Check everything a row reads; return the state it starts from, after its captures."""
-        story = self.stories[row.seq_id]
+        story = self._story(row)
         name = f"sequence {row.seq_id} at {row.start}"
         self._check_shape(row, story, name)
         for position in range(row.start):
@@ -186,7 +216,7 @@ class ToyEngine:
 
     def _advance(self, row: Row, state: int, tokens: tuple[int, ...]) -> int:
         """Step the state through folded records and certain tokens, capturing on the way."""
-        story, position = self.stories[row.seq_id], row.start - row.fold
+        story, position = self._story(row), row.start - row.fold
         places = [capture.position for capture in row.captures]
         if places != sorted(set(places)) or any(at % self.size or not at for at in places):
             raise Contaminated(f"sequence {row.seq_id} captures at {places}")
@@ -206,7 +236,7 @@ class ToyEngine:
         return state
 
     def _write(self, row: Row, state: int | None, choose: random.Random, quality: float) -> Verdict:
-        story = self.stories[row.seq_id]
+        story = self._story(row)
         digest = story.digest(row.start)
         window = list(row.tokens)
         num_drafted = choose.randint(0, row.num_drafts) if choose.random() < 0.1 else row.num_drafts

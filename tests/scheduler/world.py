@@ -48,11 +48,14 @@ class World:
     seed: int = 0
     quality: float = 0.7
     verify: bool = True  # every invariant after every event
+    eager: bool = False  # launch ahead in every round
     emitted: dict[int, list[int]] = field(default_factory=dict)
     finished: dict[int, str] = field(default_factory=dict)
     forced: dict[int, int] = field(default_factory=dict)  # preemptions that a test asked for
     now: float = 0.0
     in_flight: Round | None = None
+    is_launched: bool = False  # the round in flight runs
+    ahead: Round | None = None  # launched while it does
 
     def __post_init__(self) -> None:
         WORLDS.append(self)
@@ -118,11 +121,33 @@ class World:
         self._verify()
         return self.in_flight
 
-    def land(self, change: Callable[[list[Verdict]], list[Verdict]] | None = None) -> list[Commit]:
+    def launch(self) -> None:
+        """Let the round in flight run."""
         assert self.in_flight is not None
-        verdicts = self.engine.execute(self.in_flight, self.choose, self.quality)
+        if not self.is_launched:
+            self.engine.launch(self.in_flight, self.choose, self.quality)
+            self.is_launched = True
+
+    def plan_ahead(self) -> Round | None:
+        """Launch what may be launched of the next round, before the one in flight is read."""
+        self.launch()
+        ahead = self.scheduler.plan_ahead()
+        self._verify()
+        if ahead is not None:
+            assert not any(row.launched or row.num_drafts for row in ahead.rows)
+            self.check_groups(ahead)
+            self.engine.launch(ahead, self.choose, self.quality)
+            self.ahead = ahead
+        return ahead
+
+    def land(self, change: Callable[[list[Verdict]], list[Verdict]] | None = None) -> list[Commit]:
+        self.launch()
+        assert self.in_flight is not None
+        if self.eager and self.ahead is None:
+            self.plan_ahead()
+        verdicts = self.engine.read(self.in_flight)
         commits = self.scheduler.commit(change(verdicts) if change else verdicts)
-        self.in_flight = None
+        self.in_flight, self.ahead, self.is_launched = None, None, False
         self._hear(commits)
         self._verify()
         return commits
@@ -130,7 +155,9 @@ class World:
     def fail(self, seq_ids: list[int] | None = None) -> list[Commit]:
         assert self.in_flight is not None
         self.engine.wreck(self.in_flight)
-        self.in_flight = None
+        if self.ahead is not None:
+            self.engine.wreck(self.ahead)
+        self.in_flight, self.ahead, self.is_launched = None, None, False
         commits = self.scheduler.fail(seq_ids)
         self._hear(commits)
         self._verify()
@@ -229,8 +256,8 @@ class World:
     def check_groups(self, round_: Round) -> None:
         """What a group shares is the same for all of it, computed, and written by nobody."""
         size = self.config.block_size
-        rows = {row.seq_id: row for row in round_.rows}
-        written = {block for row in round_.rows for block in row.blocks[row.start // size :]}
+        rows = {row.seq_id: row for row in round_.rows if not row.launched}
+        written = {block for row in rows.values() for block in row.blocks[row.start // size :]}
         written |= {copy.target for copy in round_.block_copies}
         grouped = [seq_id for group in round_.groups for seq_id in group.seq_ids]
         if len(grouped) != len(set(grouped)):
