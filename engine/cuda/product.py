@@ -12,14 +12,14 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
-from .source import Kernel
+from .source import Kernel, Template
 
 MOST_ROWS = 64
 MOST_WEIGHTS = 4
 PARTS = 8  # of the depth, a warp's or a block's each
 DEPTH_STEP = 32 * PARTS  # the depth must be a multiple of it
 COLUMN_STEP = 16
-WIDE = 8192  # columns from which a block takes two tiles of them
+MULTIPROCESSORS = 132  # of an H200; results do not depend on it
 INPUTS = ("x", "w0", "w1", "w2", "w3", "bias", "residual", "norm", "epsilon", "mode")
 BODY = """
   Product product;
@@ -41,7 +41,58 @@ BODY = """
   product.epsilon = epsilon;
   product.out = out;
   product.gated = mode_shape[0] == 2;
+  const int num_tiles = product.columns() / (product.gated ? 8 : 16);
 """
+SKINNY_BODY = """
+  skinny_product<ROW_TILES, COLUMN_TILES, AHEAD, NORM>(product, num_tiles);
+"""
+SHARED_BODY = """
+  extern __shared__ __align__(128) unsigned char shared[];
+  SharedProduct<ROW_TILES, COLUMN_TILES, AHEAD, STAGES, NORM>(product, num_tiles).run(shared);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a product is computed; the result, bitwise, is the same in any.
+
+    A warp takes ``row_tiles`` times 16 rows of weights at a time, ``ahead`` steps ahead, and at
+    most 8 ``column_tiles`` rows of x: each warp alone, or with ``stages`` two warps that share
+    them.
+    """
+
+    row_tiles: int
+    column_tiles: int
+    ahead: int
+    stages: int = 0
+
+    @classmethod
+    def of(cls, rows: int, num_tiles: int) -> "Form":
+        """Return the quickest form known for ``rows`` of x and so many 16 rows of weights."""
+        column_tiles = next(tiles for tiles in (1, 2, 4, 8) if 8 * tiles >= rows)
+        if column_tiles == 1:
+            return cls(2 if num_tiles >= 512 else 1, 1, 4)
+        if num_tiles < 2 * MULTIPROCESSORS:
+            return cls(1, column_tiles, 4, 4)
+        return cls(2, column_tiles, 2, 4)
+
+    def blocks(self, num_tiles: int) -> int:
+        """Return how many blocks compute ``num_tiles``."""
+        if not self.stages:
+            return -(-num_tiles // self.row_tiles)
+        return -(-num_tiles // -(-num_tiles // MULTIPROCESSORS))
+
+    def kernel(self, has_norm: bool) -> Kernel:
+        """Return the kernel, compiled once in a process."""
+        return _kernel(self, has_norm)
+
+    def shared_memory(self, has_norm: bool) -> int:
+        """Return the bytes a block takes."""
+        rows = 8 * self.column_tiles
+        if not self.stages:
+            return 4 * PARTS * rows * (self.row_tiles * 16 + 4 + has_norm)
+        ring = 64 * PARTS * self.stages * (rows + has_norm)
+        return ring + 4 * PARTS * (min(rows, 32) * (self.row_tiles * 32 + 4) + rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,12 +129,14 @@ def multiply(
     norm: Norm | None = None,
     residual: mx.array | None = None,
     swiglu: bool = False,
+    form: Form | None = None,
 ) -> mx.array:
     """Return x @ w.T for each w of ``weights``, side by side, in bfloat16 with float32 sums.
 
     ``x`` is (..., depth) with at most MOST_ROWS rows in all; ``norm`` comes before the product;
     ``bias``, (all columns,), is added to the sums. ``swiglu`` returns silu(x @ gate.T) * (x @ up.T)
     of two weights. ``residual``, shaped like what is returned, is added to the rounded product.
+    ``form`` is for those who compare forms.
     """
     matrices = [weights] if isinstance(weights, mx.array) else list(weights)
     rows = x.size // x.shape[-1]
@@ -101,10 +154,9 @@ def multiply(
         flag if norm is None else norm.epsilon,
         none if not swiglu else _gated(),
     ]
-    column_tiles = next(tiles for tiles in (1, 2, 4, 8) if 8 * tiles >= rows)
-    row_tiles = 2 if num_tiles >= WIDE // 16 and column_tiles <= 4 else 1
-    return _kernel(row_tiles, column_tiles, norm is not None)(
-        inputs, (-(-num_tiles // row_tiles), 1, 1), [(*x.shape[:-1], columns)], [mx.bfloat16]
+    form = form or Form.of(rows, num_tiles)
+    return form.kernel(norm is not None)(
+        inputs, (form.blocks(num_tiles), 1, 1), [(*x.shape[:-1], columns)], [mx.bfloat16]
     )[0]
 
 
@@ -120,25 +172,24 @@ def _gated() -> mx.array:
 
 
 @cache
-def _kernel(row_tiles: int, column_tiles: int, has_norm: bool) -> Kernel:
+def _kernel(form: Form, has_norm: bool) -> Kernel:
+    name = "shared_product" if form.stages else "skinny_product"
+    template: Template = [
+        ("ROW_TILES", form.row_tiles),
+        ("COLUMN_TILES", form.column_tiles),
+        ("AHEAD", form.ahead),
+        ("NORM", int(has_norm)),
+    ]
     return Kernel(
-        "skinny_product",
-        ("warp.cuh", "product_terms.cuh", "skinny_product.cuh"),
-        BODY
-        + """
-  const int num_tiles = product.columns() / (product.gated ? 8 : 16);
-  skinny_product<ROW_TILES, COLUMN_TILES, 4, NORM>(product, num_tiles);
-""",
+        name,
+        ("warp.cuh", "product_terms.cuh", f"{name}.cuh"),
+        BODY + (SHARED_BODY if form.stages else SKINNY_BODY),
         INPUTS,
         ("out",),
-        template=[
-            ("ROW_TILES", row_tiles),
-            ("COLUMN_TILES", column_tiles),
-            ("NORM", int(has_norm)),
-        ],
-        threads=32 * PARTS,
-        blocks=2,
-        shared_memory=4 * PARTS * (row_tiles * 16 * (column_tiles * 8 + 2) + column_tiles * 8),
+        template=[*template, ("STAGES", form.stages)] if form.stages else template,
+        threads=32 * PARTS * (2 if form.stages else 1),
+        blocks=1 if form.stages else 2,
+        shared_memory=form.shared_memory(has_norm),
     )
 
 

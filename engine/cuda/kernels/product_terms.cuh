@@ -11,6 +11,37 @@
 constexpr int PARTS = 8;
 constexpr int STEP = 32;  // numbers of the depth for which a lane reads 16 bytes
 
+__device__ __forceinline__ float sum_tree(float (&sums)[PARTS]) {
+#pragma unroll
+  for (int width = 1; width < PARTS; width *= 2)
+#pragma unroll
+    for (int q = 0; q < PARTS; q += 2 * width) sums[q] = __fadd_rn(sums[q], sums[q + width]);
+  return sums[0];
+}
+
+// The sum of what lies at ``first`` and further on at each ``distance``, one number for each part.
+__device__ __forceinline__ float sum_parts(const float* first, int distance) {
+  float sums[PARTS];
+#pragma unroll
+  for (int q = 0; q < PARTS; q++) sums[q] = first[q * distance];
+  return sum_tree(sums);
+}
+
+// The same of 4 numbers that lie together, at a multiple of 16 bytes.
+__device__ __forceinline__ void sum_parts(const float* first, int distance, float (&to)[4]) {
+  float sums[4][PARTS];
+#pragma unroll
+  for (int q = 0; q < PARTS; q++) {
+    const float4 all = *reinterpret_cast<const float4*>(first + q * distance);
+    sums[0][q] = all.x;
+    sums[1][q] = all.y;
+    sums[2][q] = all.z;
+    sums[3][q] = all.w;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) to[i] = sum_tree(sums[i]);
+}
+
 struct Product {
   const bfloat16* x;
   const bfloat16* weights[4];  // (columns, depth) each; their columns stand side by side
@@ -44,45 +75,62 @@ struct Product {
     return rsqrtf(__fadd_rn(squares / depth, *epsilon));
   }
 
-  // ``value``: the sum for row m and column n, times the inverse norm; ``up``: of its value if gated.
-  __device__ void finish(int m, int n, float value, float up) const {
+  // Row m and 4 columns from n on: of each part, the sums for them lie at ``sums``, ``distance``
+  // further on for each part; if gated, those of their values 8 further on.
+  __device__ void finish(int m, int n, const float* sums, int distance, float factor) const {
     const long long at = (long long)m * columns() + n;
+    float values[4];
+    sum_parts(sums, distance, values);
+#pragma unroll
+    for (int i = 0; i < 4; i++) values[i] = __fmul_rn(values[i], factor);
     if (gated) {
-      const float gate = rounded<bfloat16>(value);
-      value = rounded<bfloat16>(__fmul_rn(gate, sigmoid(gate)));
-      value = __fmul_rn(value, rounded<bfloat16>(up));
-    } else if (bias) {
-      value = __fadd_rn(value, static_cast<float>(bias[n]));
+      float ups[4];
+      sum_parts(sums + 8, distance, ups);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const float gate = rounded<bfloat16>(values[i]);
+        values[i] = __fmul_rn(
+            rounded<bfloat16>(__fmul_rn(gate, sigmoid(gate))),
+            rounded<bfloat16>(__fmul_rn(ups[i], factor)));
+      }
     }
-    if (residual) value = __fadd_rn(rounded<bfloat16>(value), static_cast<float>(residual[at]));
-    out[at] = static_cast<bfloat16>(value);
+    if (bias) add(bias + n, values);
+    if (residual) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) values[i] = rounded<bfloat16>(values[i]);
+      add(residual + at, values);
+    }
+    *reinterpret_cast<uint2*>(out + at) =
+        make_uint2(packed(values[0], values[1]), packed(values[2], values[3]));
+  }
+
+  __device__ static void add(const bfloat16* from, float (&to)[4]) {
+    const uint2 raw = *reinterpret_cast<const uint2*>(from);
+    const float2 low = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.x));
+    const float2 high = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.y));
+    to[0] = __fadd_rn(to[0], low.x);
+    to[1] = __fadd_rn(to[1], low.y);
+    to[2] = __fadd_rn(to[2], high.x);
+    to[3] = __fadd_rn(to[3], high.y);
   }
 };
 
-// The sum of what lies at ``first`` and further on at each ``distance``, one number for each part.
-__device__ __forceinline__ float sum_parts(const float* first, int distance) {
-  float sums[PARTS];
-#pragma unroll
-  for (int q = 0; q < PARTS; q++) sums[q] = first[q * distance];
-#pragma unroll
-  for (int width = 1; width < PARTS; width *= 2)
-#pragma unroll
-    for (int q = 0; q < PARTS; q += 2 * width) sums[q] = __fadd_rn(sums[q], sums[q + width]);
-  return sums[0];
-}
-
-// Adds the squares of 8 numbers to ``sum``, in order, and multiplies the numbers by ``weights``.
-__device__ __forceinline__ void weigh(uint4& numbers, const uint4& weights, float& sum) {
-  unsigned* pairs = reinterpret_cast<unsigned*>(&numbers);
-  const unsigned* factors = reinterpret_cast<const unsigned*>(&weights);
+__device__ __forceinline__ void add_squares(const uint4& numbers, float& sum) {
+  const unsigned* pairs = reinterpret_cast<const unsigned*>(&numbers);
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    __nv_bfloat162& pair = *reinterpret_cast<__nv_bfloat162*>(pairs + i);
-    const float2 both = __bfloat1622float2(pair);
+    const float2 both = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(pairs + i));
     sum = __fmaf_rn(both.x, both.x, sum);
     sum = __fmaf_rn(both.y, both.y, sum);
-    pair = __hmul2(pair, *reinterpret_cast<const __nv_bfloat162*>(factors + i));
   }
+}
+
+// Multiplies 8 numbers by ``weights``.
+__device__ __forceinline__ void weigh(uint4& numbers, const uint4& weights) {
+  __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&numbers);
+  const __nv_bfloat162* factors = reinterpret_cast<const __nv_bfloat162*>(&weights);
+#pragma unroll
+  for (int i = 0; i < 4; i++) pairs[i] = __hmul2(pairs[i], factors[i]);
 }
 
 // The squares of a row, of which 4 neighbouring lanes have each a share.

@@ -3,10 +3,10 @@
 
 template <int ROW_TILES, int COLUMN_TILES, int AHEAD, bool NORM>
 __device__ void skinny_product(const Product& product, int num_tiles) {
-  constexpr int HEIGHT = ROW_TILES * 16;
-  constexpr int STRIDE = COLUMN_TILES * 8 + 2;    // of the sums in shared memory
-  extern __shared__ __align__(16) float sums[];   // (PARTS, HEIGHT, STRIDE)
-  float* squares = sums + PARTS * HEIGHT * STRIDE;  // (PARTS, 8 COLUMN_TILES)
+  constexpr int HEIGHT = ROW_TILES * 16, ROWS = COLUMN_TILES * 8;
+  constexpr int STRIDE = HEIGHT + 4;  // a quarter of the banks further with every other row
+  extern __shared__ __align__(16) float sums[];     // (PARTS, ROWS, STRIDE)
+  float* squares = sums + PARTS * ROWS * STRIDE;    // (PARTS, ROWS)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
   const int rows = product.rows, depth = product.depth;
   const int first = blockIdx.x * ROW_TILES, part = depth / PARTS, steps = part / STEP;
@@ -46,7 +46,10 @@ __device__ void skinny_product(const Product& product, int num_tiles) {
         if (m < rows)
           b = __ldg(reinterpret_cast<const uint4*>(
               input + (long long)m * depth + (step + u) * STEP));
-        if (NORM) weigh(b, norm, own_squares[n]);
+        if (NORM) {
+          add_squares(b, own_squares[n]);
+          weigh(b, norm);
+        }
 #pragma unroll
         for (int r = 0; r < ROW_TILES; r++) {
           const uint4 upper = weights[u][r][0], lower = weights[u][r][1];
@@ -62,11 +65,11 @@ __device__ void skinny_product(const Product& product, int num_tiles) {
   for (int r = 0; r < ROW_TILES; r++)
 #pragma unroll
     for (int n = 0; n < COLUMN_TILES; n++) {
-      float* to = sums + ((warp * ROW_TILES + r) * 16 + g) * STRIDE + n * 8 + 2 * c;
+      float* to = sums + (warp * ROWS + n * 8 + 2 * c) * STRIDE + r * 16 + g;
       to[0] = acc[r][n][0];
-      to[1] = acc[r][n][1];
-      to[8 * STRIDE] = acc[r][n][2];
-      to[8 * STRIDE + 1] = acc[r][n][3];
+      to[STRIDE] = acc[r][n][1];
+      to[8] = acc[r][n][2];
+      to[STRIDE + 8] = acc[r][n][3];
     }
   if (NORM) {
 #pragma unroll
@@ -76,17 +79,12 @@ __device__ void skinny_product(const Product& product, int num_tiles) {
     }
   }
   __syncthreads();
-  const int height = product.gated ? 8 : 16;  // columns of out from a tile
-  for (int i = threadIdx.x; i < ROW_TILES * height * rows; i += PARTS * 32) {
-    const int m = i / (ROW_TILES * height), n = i % (ROW_TILES * height);
-    const int tile = n / height, row = n % height;
-    if (first + tile >= num_tiles) continue;
-    const float* of = sums + (tile * 16 + row) * STRIDE + m;
-    const float sum = sum_parts(of, HEIGHT * STRIDE);
-    const float up = product.gated ? sum_parts(of + 8 * STRIDE, HEIGHT * STRIDE) : 0.f;
-    const float factor =
-        NORM ? product.inverse_norm(sum_parts(squares + m, COLUMN_TILES * 8)) : 1.f;
-    product.finish(
-        m, product.first_column(first + tile) + row, __fmul_rn(sum, factor), __fmul_rn(up, factor));
+  const int quads = product.gated ? 2 : 4;  // columns of out from a tile, by fours
+  for (int i = threadIdx.x; i < ROW_TILES * quads * rows; i += PARTS * 32) {
+    const int m = i / (ROW_TILES * quads), tile = i / quads % ROW_TILES, row = i % quads * 4;
+    if (first + tile < num_tiles)
+      product.finish(
+          m, product.first_column(first + tile) + row, sums + m * STRIDE + tile * 16 + row,
+          ROWS * STRIDE, NORM ? product.inverse_norm(sum_parts(squares + m, ROWS)) : 1.f);
   }
 }
