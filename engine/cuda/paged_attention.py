@@ -33,7 +33,7 @@ ATTEND = """
       tables, starts, lengths, const_cast<int*>(counters), out, partial, stats,
       width, static_cast<int>(gridDim.y),
       static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
-      limits[0], limits[1], scale[0]};
+      limits[0], limits[1], scale[0], SHARED};
   paged_attention<Tiles, T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>(window);
 """
 BFLOAT16_TILES = "TensorCoreTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS, 2>"
@@ -41,6 +41,8 @@ FLOAT32_TILES = "FloatTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>"
 STRIDED_INPUTS = ("queries", "keys", "values")
 PROJECTED_INPUTS = ("projected", "query_norm", "key_norm", "epsilon", "frequencies")
 HEADS_FILES = ("heads.cuh", "projected_heads.cuh")
+SHARED = "{shared_splits, shared_partial, shared_stats, shared_partial_shape[2]}"
+SHARED_INPUTS = ("shared_splits", "shared_partial", "shared_stats")
 PAGES_INPUTS = (
     *("key_pages", "value_pages", "tables", "starts", "lengths", "counters", "limits", "scale"),
 )
@@ -116,6 +118,20 @@ class HeadPreparation:
     frequencies: mx.array | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedSums:
+    """Sums over leading splits that rows have in common, for a launch that adds each row's own.
+
+    ``splits`` (rows,) int32: how many each row has; ``num_own_splits``: at least as many as any row
+    has beside.
+    """
+
+    splits: mx.array
+    partial: mx.array  # (rows, K/V heads, shared splits, width * group, dim) float32
+    stats: mx.array  # (rows, K/V heads, shared splits, width * group, 2) float32
+    num_own_splits: int
+
+
 def attend(
     pages: Pages,
     window: WindowArrays,
@@ -126,22 +142,25 @@ def attend(
     counters: mx.array,
     limits: mx.array,
     scale: mx.array,
+    shared: SharedSums | None = None,
 ) -> mx.array:
     """Write ``keys`` and ``values`` into ``pages`` and attend; all (rows, heads, width, dim).
 
     ``counters`` are zeros, at least one for each row, tile of 16 queries and K/V head; ``limits``
     (2,) the sliding window and the first position that holds anything; ``scale`` (1,) float32.
+    ``shared``: what ``shared_prefix.attend`` returned for the same queries, if anything is shared.
     Returns (rows, heads, width, dim), which is what a reader of the pages must depend on.
     """
     rows, num_heads, width, head_dim = queries.shape
     group = num_heads // pages.shape.num_kv_heads
     out = _launch(
-        _strided_kernel(pages.shape.dtype, head_dim, group, pages.block_size),
+        _strided_kernel(pages.shape.dtype, head_dim, group, pages.block_size, shared is not None),
         [queries, keys, values],
         pages,
         window,
         shape=(rows, width, num_heads, head_dim),
         constants=[counters, limits, scale],
+        shared=shared,
     )
     return out.transpose(0, 2, 1, 3)
 
@@ -156,6 +175,7 @@ def attend_projected(
     counters: mx.array,
     limits: mx.array,
     scale: mx.array,
+    shared: SharedSums | None = None,
 ) -> mx.array:
     """Prepare the heads in ``projected``, (rows, width, columns), and do what ``attend`` does.
 
@@ -173,6 +193,7 @@ def attend_projected(
             weights[0] is not None,
             0 if frequencies is None else 2 * frequencies.size,
             pages.block_size,
+            has_shared=shared is not None,
         ),
         [
             projected,
@@ -184,6 +205,7 @@ def attend_projected(
         window,
         shape=(rows, width, projection.num_heads, projection.head_dim),
         constants=[counters, limits, scale],
+        shared=shared,
     )
     return out.reshape(rows, width, -1)
 
@@ -202,15 +224,18 @@ def _launch(
     *,
     shape: tuple[int, int, int, int],
     constants: list[mx.array],
+    shared: SharedSums | None,
 ) -> mx.array:
     rows, width, num_heads, head_dim = shape
     num_kv_heads = pages.shape.num_kv_heads
     tiles = num_tiles(num_heads // num_kv_heads, width)
-    splits = window.num_splits
-    parts = rows * tiles * num_kv_heads * splits * QUERIES if splits > 1 else 1
+    splits = window.num_splits if shared is None else shared.num_own_splits
+    is_merged = splits > 1 or shared is not None
+    parts = rows * tiles * num_kv_heads * splits * QUERIES if is_merged else 1
     arrays = [pages.keys, pages.values, window.tables, window.starts, window.lengths]
+    sums = [] if shared is None else [shared.splits, shared.partial, shared.stats]
     out, _, _ = kernel(
-        [*heads, *arrays, *constants],
+        [*heads, *arrays, *constants, *sums],
         (splits, num_kv_heads, rows * tiles),
         [shape, (parts * head_dim,), (parts * 2,)],
         [pages.shape.dtype, mx.float32, mx.float32],
@@ -219,7 +244,9 @@ def _launch(
 
 
 @cache
-def _strided_kernel(dtype: mx.Dtype, head_dim: int, group: int, block_size: int) -> Kernel:
+def _strided_kernel(
+    dtype: mx.Dtype, head_dim: int, group: int, block_size: int, has_shared: bool
+) -> Kernel:
     return _kernel(
         "paged_attention",
         STRIDED,
@@ -229,12 +256,19 @@ def _strided_kernel(dtype: mx.Dtype, head_dim: int, group: int, block_size: int)
         head_dim=head_dim,
         group=group,
         block_size=block_size,
+        has_shared=has_shared,
     )
 
 
 @cache
 def _projected_kernel(
-    dtype: mx.Dtype, projection: Projection, has_norm: bool, rotary: int, block_size: int
+    dtype: mx.Dtype,
+    projection: Projection,
+    has_norm: bool,
+    rotary: int,
+    block_size: int,
+    *,
+    has_shared: bool,
 ) -> Kernel:
     return _kernel(
         "paged_attention_projected",
@@ -253,6 +287,7 @@ def _projected_kernel(
         head_dim=projection.head_dim,
         group=projection.group,
         block_size=block_size,
+        has_shared=has_shared,
     )
 
 
@@ -266,6 +301,7 @@ def _kernel(
     head_dim: int,
     group: int,
     block_size: int,
+    has_shared: bool,
 ) -> Kernel:
     if dtype == mx.float32:
         tiles_file, tiles, warps = "float_tiles.cuh", FLOAT32_TILES, 4
@@ -274,11 +310,12 @@ def _kernel(
         tiles_file, tiles = "tensor_core_tiles.cuh", BFLOAT16_TILES
         warps = 4 if head_dim <= 128 else 2
         shared = (QUERIES + warps * 2 * 2 * KEYS) * (head_dim + 8) * 2
+    body = source + ATTEND.replace("TILES", tiles)
     return Kernel(
-        name,
+        f"{name}_shared" if has_shared else name,
         ("warp.cuh", *HEADS_FILES, "paged_window.cuh", tiles_file, "paged_attention.cuh"),
-        source + ATTEND.replace("TILES", tiles),
-        (*inputs, *PAGES_INPUTS),
+        body.replace("SHARED", SHARED if has_shared else "{}"),
+        (*inputs, *PAGES_INPUTS, *(SHARED_INPUTS if has_shared else ())),
         ("out", "partial", "stats"),
         template=[
             ("T", dtype),

@@ -1,0 +1,97 @@
+"""Attention of long windows over pages that hold the windows' keys and values already."""
+
+from functools import cache
+
+import mlx.core as mx
+
+from ..pages import Pages
+from .source import Kernel
+from .window import WindowArrays
+
+KEYS = 64  # of a tile, see kernels/prompt_attention.cuh
+
+ATTEND = """
+  extern __shared__ __align__(16) unsigned char shared[];
+  const int num_kv_heads = queries_shape[1] / GROUP;
+  const PromptWindow window{
+      {queries, queries_strides[0], queries_strides[1], queries_strides[2], queries_strides[3]},
+      key_pages, value_pages, tables, starts, lengths, out, queries_shape[2], num_kv_heads,
+      static_cast<int>(key_pages_shape[0] / (num_kv_heads * BLOCK_SIZE)), tables_shape[1],
+      limits[0], limits[1], scale[0]};
+  PromptAttention<HEAD_DIM, GROUP, BLOCK_SIZE, WARPS, TILES>(window).run(shared);
+"""
+
+
+def why_not(pages_dtype: mx.Dtype, key_dim: int, value_dim: int, block_size: int) -> str | None:
+    """Say why long windows over pages of this kind cannot take the kernel; None if they can."""
+    if pages_dtype != mx.bfloat16:
+        return f"pages of {str(pages_dtype).removeprefix('mlx.core.')}"
+    if key_dim != value_dim:
+        return f"keys of {key_dim} and values of {value_dim}"
+    if key_dim % 32 or key_dim > 256:
+        return f"heads of {key_dim}, not a multiple of 32 up to 256"
+    if block_size % 16:
+        return f"blocks of {block_size} positions, not a multiple of 16"
+    return None
+
+
+def attend_prompt(
+    pages: Pages,
+    window: WindowArrays,
+    queries: mx.array,
+    written: mx.array,
+    *,
+    limits: mx.array,
+    scale: mx.array,
+) -> mx.array:
+    """Attend to all that ``pages`` hold up to each query's own position.
+
+    ``queries``: (rows, heads, width, dim), bfloat16; ``written``: what ``paged_attention.write``
+    returned for the window's K/V; ``limits`` (2,) the sliding window and the first position that
+    holds anything; ``scale`` (1,) float32. Returns (rows, heads, width, dim), zeros past a row's
+    length. A query's result does not depend on how its prompt was cut into windows, bitwise.
+    """
+    rows, num_heads, width, head_dim = queries.shape
+    num_kv_heads = pages.shape.num_kv_heads
+    group = num_heads // num_kv_heads
+    kernel, tile = _kernel(head_dim, group, pages.block_size)
+    out = kernel(
+        [
+            *(queries, pages.keys, pages.values),
+            *(window.tables, window.starts, window.lengths, written, limits, scale),
+        ],
+        (rows * num_kv_heads, -(-width * group // tile), 1),
+        [(rows, width, num_heads, head_dim)],
+        [pages.shape.dtype],
+    )[0]
+    return out.transpose(0, 2, 1, 3)
+
+
+@cache
+def _kernel(head_dim: int, group: int, block_size: int) -> tuple[Kernel, int]:
+    """The kernel and how many queries a tile of it has."""
+    # the sums of a warp fill its registers: 2 x 16 queries of up to 128 numbers, or 16 of 256
+    warps, tiles, blocks = (4, 2, 2) if head_dim <= 128 else (8, 1, 1)
+    queries = warps * tiles * 16
+    kernel = Kernel(
+        "prompt_attention",
+        ("warp.cuh", "heads.cuh", "prompt_attention.cuh"),
+        ATTEND,
+        (
+            *("queries", "key_pages", "value_pages", "tables", "starts", "lengths"),
+            *("written", "limits", "scale"),
+        ),
+        ("out",),
+        template=[
+            ("HEAD_DIM", head_dim),
+            ("GROUP", group),
+            ("BLOCK_SIZE", block_size),
+            ("WARPS", warps),
+            ("TILES", tiles),
+        ],
+        threads=32 * warps,
+        blocks=blocks,
+        shared_memory=(queries + 4 * KEYS) * (head_dim + 8) * 2,
+        contiguous=False,
+    )
+    return kernel, queries

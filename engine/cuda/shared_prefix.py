@@ -1,0 +1,248 @@
+"""Attention over what the rows of a group share, read once for all of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import mlx.core as mx
+import numpy as np
+
+from ..batch import Batch, Int32s
+from ..pages import Pages
+from ..spans import GroupSpan
+from . import paged_attention
+from .paged_attention import HEADS_FILES, HeadPreparation, Projection, SharedSums
+from .source import Kernel, Template
+from .window import SPLIT, WindowArrays, splits_for
+
+BLOCKS = 128  # of a launch, about: one for each multiprocessor
+
+ATTEND = """
+  extern __shared__ __align__(16) unsigned char shared[];
+  const SharedPrefix<Source> prefix{
+      source, key_pages, value_pages, tables, starts, lengths, items, partial, stats,
+      width, static_cast<int>(gridDim.y),
+      static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
+      limits[1], scale[0]};
+  SharedSplit<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, PARTS, SETS, STAGES, Source>(prefix).run(shared);
+"""
+INPUTS = ("key_pages", "value_pages", "tables", "starts", "lengths", "items", "limits", "scale")
+
+
+def why_not(pages_dtype: mx.Dtype, head_dim: int) -> str | None:
+    """Say why a prefix in pages of this kind cannot be read once; None if it can."""
+    if pages_dtype != mx.bfloat16:
+        return f"pages of {str(pages_dtype).removeprefix('mlx.core.')}"
+    if head_dim not in (64, 128, 256):
+        return f"heads of {head_dim}, not 64, 128 or 256"
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedRows:
+    """Which rows of a window share how many leading splits.
+
+    ``items`` (any, 3) int32: a row, the row after the last, the splits those share; ``splits``
+    (rows,) int32: how many of each row's splits are shared. ``num_splits`` and ``num_own_splits``
+    are at least as many as any row has, shared and of its own.
+    """
+
+    items: mx.array
+    splits: mx.array
+    num_splits: int
+    num_own_splits: int
+
+    @classmethod
+    def of(cls, batch: Batch, num_kv_heads: int) -> "SharedRows | None":
+        """Those of ``batch``; None if nothing is shared, or less than a split."""
+        shared = np.zeros(batch.size, np.int32)
+        groups: list[tuple[int, int, int]] = []
+        for part in batch.parts:
+            if isinstance(part, GroupSpan):
+                count = part.shared.num_blocks * batch.block_size // SPLIT
+                if count:
+                    first, last = part.own[0].first, part.own[-1].last
+                    shared[first:last] = count
+                    groups.append((first, last, count))
+        if not groups:
+            return None
+        ends = batch.starts + batch.lengths
+        own = max(splits_for(int(end)) - int(n) for end, n in zip(ends, shared, strict=True))
+        items = _cut(groups, num_kv_heads)
+        return cls(mx.array(items), mx.array(shared), int(shared.max()), own)
+
+
+def _cut(groups: Sequence[tuple[int, int, int]], num_kv_heads: int) -> Int32s:
+    """Cut groups, (first, last, splits), so that there are about as many blocks as wanted."""
+    blocks = num_kv_heads * sum(splits for _, _, splits in groups)
+    pieces = max(1, BLOCKS // blocks)
+    items = []
+    for first, last, splits in groups:
+        edges = np.linspace(first, last, min(pieces, last - first) + 1).astype(int)
+        items += [(begin, end, splits) for begin, end in pairwise(edges)]
+    return np.array(items, np.int32)
+
+
+def attend(
+    pages: Pages,
+    window: WindowArrays,
+    shared: SharedRows,
+    queries: mx.array,
+    *,
+    limits: mx.array,
+    scale: mx.array,
+) -> SharedSums:
+    """Attend with ``queries``, (rows, heads, width, dim), to what their rows share."""
+    _, num_heads, width, head_dim = queries.shape
+    group = num_heads // pages.shape.num_kv_heads
+    kernel = _strided_kernel(head_dim, group, pages.block_size)
+    return _launch(
+        kernel, [queries], pages, window, shared, each=width * group, constants=[limits, scale]
+    )
+
+
+def attend_projected(
+    pages: Pages,
+    window: WindowArrays,
+    shared: SharedRows,
+    *,
+    projected: mx.array,
+    projection: Projection,
+    preparation: HeadPreparation,
+    limits: mx.array,
+    scale: mx.array,
+) -> SharedSums:
+    """Prepare the queries in ``projected``, (rows, width, columns), and do as ``attend`` does."""
+    weight, frequencies = preparation.q_norm, preparation.frequencies
+    kernel = _projected_kernel(
+        projection,
+        weight is not None,
+        0 if frequencies is None else 2 * frequencies.size,
+        pages.block_size,
+    )
+    heads = [
+        projected,
+        _nothing() if weight is None else weight,
+        preparation.epsilon,
+        preparation.epsilon if frequencies is None else frequencies,
+    ]
+    each = projected.shape[1] * projection.group
+    return _launch(kernel, heads, pages, window, shared, each=each, constants=[limits, scale])
+
+
+@cache
+def _nothing() -> mx.array:
+    """What stands for weights that there are none of."""
+    return mx.zeros((1,), mx.bfloat16)
+
+
+def _launch(
+    kernel: Kernel,
+    heads: list[mx.array],
+    pages: Pages,
+    window: WindowArrays,
+    shared: SharedRows,
+    *,
+    each: int,
+    constants: list[mx.array],
+) -> SharedSums:
+    num_kv_heads = pages.shape.num_kv_heads
+    sums = (window.num_rows, num_kv_heads, shared.num_splits, each)
+    arrays = [pages.keys, pages.values, window.tables, window.starts, window.lengths, shared.items]
+    partial, stats = kernel(
+        [*heads, *arrays, *constants],
+        (shared.num_splits, num_kv_heads, shared.items.shape[0]),
+        [(*sums, pages.shape.key_dim), (*sums, 2)],
+        [mx.float32, mx.float32],
+    )
+    return SharedSums(shared.splits, partial, stats, shared.num_own_splits)
+
+
+STRIDED = """
+  using Source = StridedHeads<T>;
+  const Heads<T> heads{
+      queries, queries_strides[0], queries_strides[1], queries_strides[2], queries_strides[3]};
+  const Source source{heads, heads, heads};
+  const int width = queries_shape[2];
+"""
+PROJECTED = """
+  using Source = ProjectedHeads<
+      T, ROTARY, NORM, GATED, QUERY_STRIDE, QUERY_OFFSET, KEY_OFFSET, VALUE_OFFSET>;
+  const Source source{projected, query_norm, query_norm, epsilon, frequencies, projected_shape[2]};
+  const int width = projected_shape[1];
+"""
+
+
+@cache
+def _strided_kernel(head_dim: int, group: int, block_size: int) -> Kernel:
+    return _kernel(
+        "shared_prefix",
+        STRIDED,
+        ("queries",),
+        [],
+        head_dim=head_dim,
+        group=group,
+        block_size=block_size,
+    )
+
+
+@cache
+def _projected_kernel(
+    projection: Projection, has_norm: bool, rotary: int, block_size: int
+) -> Kernel:
+    return _kernel(
+        "shared_prefix_projected",
+        PROJECTED,
+        ("projected", "query_norm", "epsilon", "frequencies"),
+        [
+            ("ROTARY", rotary),
+            ("NORM", int(has_norm)),
+            ("GATED", int(projection.gated)),
+            ("QUERY_STRIDE", projection.query_stride),
+            ("QUERY_OFFSET", projection.query_offset),
+            ("KEY_OFFSET", projection.key_offset),
+            ("VALUE_OFFSET", projection.value_offset),
+        ],
+        head_dim=projection.head_dim,
+        group=projection.group,
+        block_size=block_size,
+    )
+
+
+def _kernel(
+    name: str,
+    source: str,
+    inputs: tuple[str, ...],
+    template: Template,
+    *,
+    head_dim: int,
+    group: int,
+    block_size: int,
+) -> Kernel:
+    # the sums and queries of a warp fill its registers
+    parts, sets, stages = (4, 4, 4) if head_dim <= 128 else (2, 4, 4)
+    row, queries, keys = head_dim + 8, paged_attention.QUERIES, paged_attention.KEYS
+    ring = stages * 2 * parts * keys * row * 2
+    exchanged = sets * parts * queries * 40 * 4
+    return Kernel(
+        name,
+        ("warp.cuh", *HEADS_FILES, "paged_window.cuh", "shared_prefix.cuh"),
+        source + ATTEND,
+        (*inputs, *INPUTS),
+        ("partial", "stats"),
+        template=[
+            ("T", mx.bfloat16),
+            ("HEAD_DIM", head_dim),
+            ("GROUP", group),
+            ("BLOCK_SIZE", block_size),
+            ("SPLIT", SPLIT),
+            ("PARTS", parts),
+            ("SETS", sets),
+            ("STAGES", stages),
+            *template,
+        ],
+        threads=32 * sets * parts,
+        shared_memory=ring + sets * queries * row * 2 + exchanged,
+        contiguous=len(inputs) > 1,
+    )
