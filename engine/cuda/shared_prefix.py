@@ -21,13 +21,13 @@ BLOCKS = 128  # of a launch, about: one for each multiprocessor
 ATTEND = """
   extern __shared__ __align__(16) unsigned char shared[];
   const SharedPrefix<Source> prefix{
-      source, key_pages, value_pages, tables, starts, lengths, items, partial, stats,
+      source, key_pages, value_pages, tables, starts, items, partial, stats,
       width, static_cast<int>(gridDim.y),
       static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
       limits[1], scale[0]};
   SharedSplit<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, PARTS, SETS, STAGES, Source>(prefix).run(shared);
 """
-INPUTS = ("key_pages", "value_pages", "tables", "starts", "lengths", "items", "limits", "scale")
+INPUTS = ("key_pages", "value_pages", "tables", "starts", "items", "limits", "scale")
 
 
 def why_not(pages_dtype: mx.Dtype, head_dim: int) -> str | None:
@@ -149,7 +149,7 @@ def _launch(
 ) -> SharedSums:
     num_kv_heads = pages.shape.num_kv_heads
     sums = (window.num_rows, num_kv_heads, shared.num_splits, each)
-    arrays = [pages.keys, pages.values, window.tables, window.starts, window.lengths, shared.items]
+    arrays = [pages.keys, pages.values, window.tables, window.starts, shared.items]
     partial, stats = kernel(
         [*heads, *arrays, *constants],
         (shared.num_splits, num_kv_heads, shared.items.shape[0]),
@@ -244,5 +244,4 @@ def _kernel(
         ],
         threads=32 * sets * parts,
         shared_memory=ring + sets * queries * row * 2 + exchanged,
-        contiguous=len(inputs) > 1,
     )

@@ -13,7 +13,6 @@ struct SharedPrefix {
   const bfloat16* value_pages;
   const int* tables;  // (rows, table_length) block ids
   const int* starts;
-  const int* lengths;
   const int* items;  // (items, 3): first row, row after the last, splits that they share
   float* partial;    // (rows, K/V heads, splits, width x GROUP, dim), not normalised
   float* stats;      // likewise without dim: (maximum of the scaled scores in base 2, sum)
@@ -27,7 +26,10 @@ template <int HEAD_DIM, typename Source>
 struct QueryPlace {
   static constexpr int DIM = HEAD_DIM;
   const SharedPrefix<Source>& all;
-  int row, start, kv_head;
+  int row, kv_head, start;
+
+  __device__ QueryPlace(const SharedPrefix<Source>& all, int row, int kv_head)
+      : all(all), row(row), kv_head(kv_head), start(all.starts[row]) {}
 };
 
 template <
@@ -97,18 +99,39 @@ struct SharedSplit {
       }
       commit_copies();
     };
+    // Queries as they lie, for the round after; each is then prepared where it is, by the same warp.
+    auto fetch_queries = [&](int round) {
+#pragma unroll
+      for (int query = part; query < QUERIES; query += PARTS) {
+        const int i = (round * SETS + set) * QUERIES + query;
+        if (i >= num_queries) continue;
+        const QueryPlace<HEAD_DIM, Source> place(all, first_row + i / each, kv_head);
+        const T* from = all.source.query(place, i % each / GROUP, kv_head * GROUP + i % GROUP);
+        for (int c = lane * 8; c < HEAD_DIM; c += 32 * 8)
+          copy_async(queries + query * ROW + c, from + c);
+      }
+    };
+    fetch_queries(0);
+    commit_copies();
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) fetch(s);
 
     const float scale = all.scale * 1.4426950408889634f;
     for (int round = 0; round < rounds; round++) {
       const int first = (round * SETS + set) * QUERIES;
+      const bool is_idle = first >= num_queries;
+      if (round == 0)
+        wait_for_copies<STAGES - 1>();
+      else if (STAYS)
+        wait_for_copies<0>();
+      __syncwarp();
+#pragma unroll
       for (int query = part; query < QUERIES; query += PARTS) {
-        const int i = first + query, row = first_row + i / each, t = i % each / GROUP;
+        const int i = first + query;
         T* to = queries + query * ROW;
-        if (i < num_queries && t < all.lengths[row]) {
-          const QueryPlace<HEAD_DIM, Source> place{all, row, all.starts[row], kv_head};
-          all.source.load_query(place, t, kv_head * GROUP + i % GROUP, to);
+        if (i < num_queries) {
+          const QueryPlace<HEAD_DIM, Source> place(all, first_row + i / each, kv_head);
+          all.source.prepare_query(place, i % each / GROUP, to);
         } else {
           for (int d = lane; d < HEAD_DIM; d += 32) to[d] = static_cast<T>(0.f);
         }
@@ -119,6 +142,10 @@ struct SharedSplit {
       for (int k = 0; k < HEAD_DIM / 16; k++)
         load_matrices(a[k], queries + (lane % 16) * ROW + k * 16 + lane / 16 * 8);
 
+      wait_for_set();
+      if (round + 1 < rounds) fetch_queries(round + 1);
+      if (STAYS && round > 0) commit_copies();
+
       float sums[HEAD_DIM / 8][4] = {};
       RunningSoftmax softmax[2];  // of query lane / 4 and of the one 8 further on
       for (int step = 0; step < STEPS; step++) {
@@ -126,8 +153,9 @@ struct SharedSplit {
         if (!STAYS || round == 0) {
           wait_for_copies<STAGES - 2>();
           __syncthreads();  // the step's tiles are here, and the step before it is done with
-          fetch(number + STAGES - 1);
+          fetch(number + STAGES - 1);  // queries of the next round come with it
         }
+        if (is_idle) continue;
         const T* keys = ring + (STAYS ? step : number % STAGES) * STAGE + part * 2 * KEYS * ROW;
         const T* values = keys + KEYS * ROW;
         float scores[2][4] = {};
@@ -176,6 +204,8 @@ struct SharedSplit {
           multiply_add(sums[2 * d + 1], weights, b[2], b[3]);
         }
       }
+
+      if (is_idle) continue;
 
       // The parts of the set's queries are merged as paged_attention merges its warps'.
 #pragma unroll
