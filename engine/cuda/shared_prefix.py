@@ -1,22 +1,15 @@
 """Attention over what the rows of a group share, read once for all of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 
 import mlx.core as mx
-import numpy as np
 
-from ..batch import Batch, Int32s
 from ..pages import Pages
-from ..spans import GroupSpan
 from . import paged_attention
 from .paged_attention import HEADS_FILES, HeadPreparation, Projection, SharedSums
+from .shared_rows import SharedRows
 from .source import Kernel, Template
-from .window import SPLIT, WindowArrays, splits_for
-
-BLOCKS = 128  # of a launch, about: one for each multiprocessor
+from .window import SPLIT, WindowArrays
 
 ATTEND = """
   extern __shared__ __align__(16) unsigned char shared[];
@@ -37,51 +30,6 @@ def why_not(pages_dtype: mx.Dtype, head_dim: int) -> str | None:
     if head_dim not in (64, 128, 256):
         return f"heads of {head_dim}, not 64, 128 or 256"
     return None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SharedRows:
-    """Which rows of a window share how many leading splits.
-
-    ``items`` (any, 3) int32: a row, the row after the last, the splits those share; ``splits``
-    (rows,) int32: how many of each row's splits are shared. ``num_splits`` and ``num_own_splits``
-    are at least as many as any row has, shared and of its own.
-    """
-
-    items: mx.array
-    splits: mx.array
-    num_splits: int
-    num_own_splits: int
-
-    @classmethod
-    def of(cls, batch: Batch, num_kv_heads: int) -> "SharedRows | None":
-        """Those of ``batch``; None if nothing is shared, or less than a split."""
-        shared = np.zeros(batch.size, np.int32)
-        groups: list[tuple[int, int, int]] = []
-        for part in batch.parts:
-            if isinstance(part, GroupSpan):
-                count = part.shared.num_blocks * batch.block_size // SPLIT
-                if count:
-                    first, last = part.own[0].first, part.own[-1].last
-                    shared[first:last] = count
-                    groups.append((first, last, count))
-        if not groups:
-            return None
-        ends = batch.starts + batch.lengths
-        own = max(splits_for(int(end)) - int(n) for end, n in zip(ends, shared, strict=True))
-        items = _cut(groups, num_kv_heads)
-        return cls(mx.array(items), mx.array(shared), int(shared.max()), own)
-
-
-def _cut(groups: Sequence[tuple[int, int, int]], num_kv_heads: int) -> Int32s:
-    """Cut groups, (first, last, splits), so that there are about as many blocks as wanted."""
-    blocks = num_kv_heads * sum(splits for _, _, splits in groups)
-    pieces = max(1, BLOCKS // blocks)
-    items = []
-    for first, last, splits in groups:
-        edges = np.linspace(first, last, min(pieces, last - first) + 1).astype(int)
-        items += [(begin, end, splits) for begin, end in pairwise(edges)]
-    return np.array(items, np.int32)
 
 
 def attend(

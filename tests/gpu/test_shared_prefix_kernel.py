@@ -10,7 +10,7 @@ from test_projected_attention import Projected
 from engine.batch import Batch, Window
 from engine.cuda import paged_attention, shared_prefix
 from engine.cuda.attention_layer import UNLIMITED
-from engine.cuda.shared_prefix import SharedRows
+from engine.cuda.shared_rows import SharedRows
 from engine.cuda.window import WindowArrays
 from scheduler.round import PrefixGroup, Row
 
