@@ -9,6 +9,7 @@ from ..pages import PageShape
 from ..spans import Span
 from ..view import BatchView
 from . import paged_attention
+from .device import on_device
 from .window import WindowArrays, window_arrays
 
 UNLIMITED = 1 << 30  # positions added to it must not overflow
@@ -33,7 +34,7 @@ class CudaAttentionLayer(AttentionLayer):
         self.kind = "paged attention by a CUDA kernel, prompts gathered by span"
         if window_size is not None:
             self.kind += f", window of {window_size}"
-        self.limits = mx.array([window_size or UNLIMITED, rotary_shift], mx.int32)
+        self.limits = on_device(mx.array([window_size or UNLIMITED, rotary_shift], mx.int32))
         self._scales: dict[float, mx.array] = {}
         self._counters = mx.zeros((COUNTERS,), mx.int32)
         mx.eval(self.limits, self._counters)
@@ -58,7 +59,7 @@ class CudaAttentionLayer(AttentionLayer):
     def scale(self, value: float) -> mx.array:
         """Return ``value`` as an array that is made once."""
         if value not in self._scales:
-            self._scales[value] = mx.array([value], mx.float32)
+            self._scales[value] = on_device(mx.array([value], mx.float32))
         return self._scales[value]
 
     def counters(self, count: int) -> mx.array:

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 import mlx.core as mx
+import numpy as np
 
-from ..batch import Batch
+from ..batch import Batch, Int32s
 from ..view import BatchView
+from .device import on_device
 
 SPLIT = 256  # positions; one for all batches and shapes, or results would depend on them
 
@@ -25,14 +27,27 @@ class WindowArrays:
     @classmethod
     def of(cls, batch: Batch) -> "WindowArrays":
         """Make those of ``batch``."""
+        packed = mx.array(pack(batch.starts, batch.lengths, batch.blocks))
         end = int((batch.starts + batch.lengths).max())
-        starts, lengths, tables = map(mx.array, (batch.starts, batch.lengths, batch.blocks))
-        return cls(starts, lengths, tables, splits_for(end))
+        return cls.unpacked(packed, batch.size, splits_for(end))
+
+    @classmethod
+    def unpacked(cls, packed: mx.array, num_rows: int, num_splits: int) -> "WindowArrays":
+        """Make those that ``pack`` joined, on the device."""
+        own = on_device(packed)
+        starts, lengths = own[:num_rows], own[num_rows : 2 * num_rows]
+        tables = own[2 * num_rows : packed.size].reshape(num_rows, -1)
+        return cls(starts, lengths, tables, num_splits)
 
     @property
     def num_rows(self) -> int:
         """Rows of the batch, padding included."""
         return int(self.starts.shape[0])
+
+
+def pack(starts: Int32s, lengths: Int32s, blocks: Int32s) -> Int32s:
+    """Join (rows,), (rows,) and (rows, blocks), so that they reach the device by one copy."""
+    return np.concatenate([starts, lengths, blocks.reshape(-1)])
 
 
 def splits_for(end: int) -> int:
