@@ -60,6 +60,7 @@ class CudaAttentionLayer(AttentionLayer):
         """Return ``value`` as an array that is made once."""
         if value not in self._scales:
             self._scales[value] = on_device(mx.array([value], mx.float32))
+            mx.eval(self._scales[value])  # or each step would make it anew
         return self._scales[value]
 
     def counters(self, count: int) -> mx.array:
