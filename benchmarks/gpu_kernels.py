@@ -12,6 +12,8 @@ from engine.batch import Batch, Window
 from engine.cuda import delta, paged_attention, product
 from engine.cuda.attention_layer import UNLIMITED
 from engine.cuda.delta_layer import delta_rows
+from engine.cuda.device import on_device
+from engine.cuda.paged_attention import HeadPreparation, Projection
 from engine.cuda.window import WindowArrays
 from engine.pages import Pages, PageShape
 from engine.slots import Slots
@@ -20,7 +22,10 @@ from scheduler.round import Row
 
 BLOCK_SIZE = 16
 REPEATS = 50
-HEADS = {"dense-4b": (32, 8, 128), "hybrid-4b": (16, 4, 256)}
+HEADS = {  # query heads, K/V heads, their dimension, numbers that are turned, whether gated
+    "dense-4b": (32, 8, 128, 128, False),
+    "hybrid-4b": (16, 4, 256, 64, True),
+}
 
 
 def microseconds(run: Callable[[], mx.array]) -> float:
@@ -50,22 +55,35 @@ def make_windows(count: int, start: int, width: int) -> list[Window]:
 
 
 def attention(shape: str, count: int, context: int, width: int) -> None:
-    heads, kv_heads, dim = HEADS[shape]
+    heads, kv_heads, dim, rotary, gated = HEADS[shape]
     windows = make_windows(count, context, width)
     num_blocks = 1 + count * len(windows[0].row.blocks)
     pages = Pages(PageShape(kv_heads, dim, dim, mx.bfloat16), num_blocks, BLOCK_SIZE)
-    arrays = WindowArrays(Batch(windows, BLOCK_SIZE))
-    inputs = {
-        name: mx.random.normal((count, n, width, dim)).astype(mx.bfloat16)
-        for name, n in (("queries", heads), ("keys", kv_heads), ("values", kv_heads))
-    }
+    arrays = WindowArrays.of(Batch(windows, BLOCK_SIZE))
+    stride = dim * (1 + gated)
+    columns = (heads * stride, heads * stride + kv_heads * dim)
+    projection = Projection(heads, kv_heads, dim, stride, 0, *columns, gated)
+    projected = mx.random.normal((count, width, columns[1] + kv_heads * dim)).astype(mx.bfloat16)
+    frequencies = 1e6 ** (-np.arange(0, rotary, 2) / rotary)
+    norm = mx.ones((dim,), mx.bfloat16)
+    preparation = HeadPreparation(
+        norm,
+        norm,
+        on_device(mx.array([1e-6], mx.float32)),
+        on_device(mx.array(frequencies.astype(np.float32))),
+    )
     constants = {
         "counters": mx.zeros((1 << 16,), mx.int32),
-        "limits": mx.array([UNLIMITED, 0], mx.int32),
-        "scale": mx.array([dim**-0.5], mx.float32),
+        "limits": on_device(mx.array([UNLIMITED, 0], mx.int32)),
+        "scale": on_device(mx.array([dim**-0.5], mx.float32)),
     }
-    mx.eval(pages.arrays, inputs, constants)
-    taken = microseconds(lambda: paged_attention.attend(pages, arrays, **inputs, **constants))
+    mx.eval(pages.arrays, projected, norm, preparation.epsilon, preparation.frequencies, constants)
+    mx.eval(arrays.starts, arrays.lengths, arrays.tables)
+    taken = microseconds(
+        lambda: paged_attention.attend_projected(
+            pages, arrays, projected, projection, preparation, **constants
+        )
+    )
     moved = 2 * count * (context + width) * kv_heads * dim * 2
     sizes = {"count": count, "context": context, "width": width}
     report("attention", shape, **sizes, taken=taken, moved=moved)

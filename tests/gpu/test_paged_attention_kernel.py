@@ -81,7 +81,7 @@ def test_a_query_comes_out_bitwise_whatever_shares_its_batch_and_window(shape, d
 def test_a_read_that_depends_on_the_write_never_sees_older_pages() -> None:
     rows_of = PagedRows(4, 2, 64, mx.float32)
     row = rows_of.row(600, 4)
-    window = WindowArrays(Batch([Window(row)], BLOCK_SIZE))
+    window = WindowArrays.of(Batch([Window(row)], BLOCK_SIZE))
     heads = np.arange(2)[:, None] * rows_of.pages.num_blocks + np.array(row.blocks)
     numbers = mx.array(heads[None])
     stale = 0
