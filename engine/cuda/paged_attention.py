@@ -274,21 +274,26 @@ def _projected_kernel(
         "paged_attention_projected",
         PROJECTED,
         PROJECTED_INPUTS,
-        [
-            ("ROTARY", rotary),
-            ("NORM", int(has_norm)),
-            ("GATED", int(projection.gated)),
-            ("QUERY_STRIDE", projection.query_stride),
-            ("QUERY_OFFSET", projection.query_offset),
-            ("KEY_OFFSET", projection.key_offset),
-            ("VALUE_OFFSET", projection.value_offset),
-        ],
+        source_template(projection, has_norm=has_norm, rotary=rotary),
         dtype=dtype,
         head_dim=projection.head_dim,
         group=projection.group,
         block_size=block_size,
         has_shared=has_shared,
     )
+
+
+def source_template(projection: Projection, *, has_norm: bool, rotary: int) -> Template:
+    """Return the arguments of ``ProjectedHeads``, see kernels/projected_heads.cuh."""
+    return [
+        ("ROTARY", rotary),
+        ("NORM", int(has_norm)),
+        ("GATED", int(projection.gated)),
+        ("QUERY_STRIDE", projection.query_stride),
+        ("QUERY_OFFSET", projection.query_offset),
+        ("KEY_OFFSET", projection.key_offset),
+        ("VALUE_OFFSET", projection.value_offset),
+    ]
 
 
 def _kernel(

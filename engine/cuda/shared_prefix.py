@@ -8,19 +8,25 @@ from ..pages import Pages
 from . import paged_attention
 from .paged_attention import HEADS_FILES, HeadPreparation, Projection, SharedSums
 from .shared_rows import SharedRows
-from .source import Kernel, Template
+from .source import Kernel
 from .window import SPLIT, WindowArrays
 
+PREPARE = """
+  using Source = ProjectedHeads<
+      T, ROTARY, NORM, GATED, QUERY_STRIDE, QUERY_OFFSET, KEY_OFFSET, VALUE_OFFSET>;
+  const Source source{projected, query_norm, query_norm, epsilon, frequencies, projected_shape[2]};
+  prepare_queries<T, HEAD_DIM, WARPS>(
+      source, starts, queries, projected_shape[0], projected_shape[1], NUM_HEADS, limits[1]);
+"""
 ATTEND = """
   extern __shared__ __align__(16) unsigned char shared[];
-  const SharedPrefix<Source> prefix{
-      source, key_pages, value_pages, tables, starts, items, partial, stats,
-      width, static_cast<int>(gridDim.y),
+  const SharedPrefix prefix{
+      queries, key_pages, value_pages, tables, items, partial, stats,
+      queries_shape[1], static_cast<int>(gridDim.y),
       static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
       limits[1], scale[0]};
-  SharedSplit<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, PARTS, SETS, STAGES, Source>(prefix).run(shared);
+  SharedSplit<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, PARTS, SETS, STAGES>(prefix).run(shared);
 """
-INPUTS = ("key_pages", "value_pages", "tables", "starts", "items", "limits", "scale")
 
 
 def why_not(pages_dtype: mx.Dtype, head_dim: int) -> str | None:
@@ -41,13 +47,12 @@ def attend(
     limits: mx.array,
     scale: mx.array,
 ) -> SharedSums:
-    """Attend with ``queries``, (rows, heads, width, dim), to what their rows share."""
-    _, num_heads, width, head_dim = queries.shape
-    group = num_heads // pages.shape.num_kv_heads
-    kernel = _strided_kernel(head_dim, group, pages.block_size)
-    return _launch(
-        kernel, [queries], pages, window, shared, each=width * group, constants=[limits, scale]
-    )
+    """Attend with ``queries``, (rows, heads, width, dim), to what their rows share.
+
+    ``limits`` and ``scale`` as in ``paged_attention.attend``, which takes what this returns. No
+    sliding window may limit the layer.
+    """
+    return _attend(pages, window, shared, queries.transpose(0, 2, 1, 3), [limits, scale])
 
 
 def attend_projected(
@@ -63,124 +68,79 @@ def attend_projected(
 ) -> SharedSums:
     """Prepare the queries in ``projected``, (rows, width, columns), and do as ``attend`` does."""
     weight, frequencies = preparation.q_norm, preparation.frequencies
-    kernel = _projected_kernel(
-        projection,
-        weight is not None,
-        0 if frequencies is None else 2 * frequencies.size,
-        pages.block_size,
-    )
-    heads = [
-        projected,
-        _nothing() if weight is None else weight,
-        preparation.epsilon,
-        preparation.epsilon if frequencies is None else frequencies,
-    ]
-    each = projected.shape[1] * projection.group
-    return _launch(kernel, heads, pages, window, shared, each=each, constants=[limits, scale])
+    rotary = 0 if frequencies is None else 2 * frequencies.size
+    kernel = _prepare_kernel(projected.dtype, projection, weight is not None, rotary)
+    rows, width, _ = projected.shape
+    shape = (rows, width, projection.num_heads, projection.head_dim)
+    queries = kernel(
+        [
+            projected,
+            preparation.epsilon if weight is None else weight,
+            preparation.epsilon,
+            preparation.epsilon if frequencies is None else frequencies,
+            *(window.starts, limits),
+        ],
+        (-(-rows * width * projection.num_heads // (kernel.threads // 32)), 1, 1),
+        [shape],
+        [projected.dtype],
+    )[0]
+    return _attend(pages, window, shared, queries, [limits, scale])
 
 
-@cache
-def _nothing() -> mx.array:
-    """What stands for weights that there are none of."""
-    return mx.zeros((1,), mx.bfloat16)
-
-
-def _launch(
-    kernel: Kernel,
-    heads: list[mx.array],
+def _attend(
     pages: Pages,
     window: WindowArrays,
     shared: SharedRows,
-    *,
-    each: int,
+    queries: mx.array,
     constants: list[mx.array],
 ) -> SharedSums:
+    rows, width, num_heads, head_dim = queries.shape
     num_kv_heads = pages.shape.num_kv_heads
-    sums = (window.num_rows, num_kv_heads, shared.num_splits, each)
-    arrays = [pages.keys, pages.values, window.tables, window.starts, shared.items]
-    partial, stats = kernel(
-        [*heads, *arrays, *constants],
+    group = num_heads // num_kv_heads
+    sums = (rows, num_kv_heads, shared.num_splits, width * group)
+    partial, stats = _attend_kernel(head_dim, group, pages.block_size)(
+        [queries, pages.keys, pages.values, window.tables, shared.items, *constants],
         (shared.num_splits, num_kv_heads, shared.items.shape[0]),
-        [(*sums, pages.shape.key_dim), (*sums, 2)],
+        [(*sums, head_dim), (*sums, 2)],
         [mx.float32, mx.float32],
     )
     return SharedSums(shared.splits, partial, stats, shared.num_own_splits)
 
 
-STRIDED = """
-  using Source = StridedHeads<T>;
-  const Heads<T> heads{
-      queries, queries_strides[0], queries_strides[1], queries_strides[2], queries_strides[3]};
-  const Source source{heads, heads, heads};
-  const int width = queries_shape[2];
-"""
-PROJECTED = """
-  using Source = ProjectedHeads<
-      T, ROTARY, NORM, GATED, QUERY_STRIDE, QUERY_OFFSET, KEY_OFFSET, VALUE_OFFSET>;
-  const Source source{projected, query_norm, query_norm, epsilon, frequencies, projected_shape[2]};
-  const int width = projected_shape[1];
-"""
-
-
 @cache
-def _strided_kernel(head_dim: int, group: int, block_size: int) -> Kernel:
-    return _kernel(
-        "shared_prefix",
-        STRIDED,
+def _prepare_kernel(dtype: mx.Dtype, projection: Projection, has_norm: bool, rotary: int) -> Kernel:
+    warps = 8
+    return Kernel(
+        "prepare_queries",
+        ("warp.cuh", *HEADS_FILES, "prepared_queries.cuh"),
+        PREPARE if has_norm else PREPARE.replace("query_norm, query_norm", "nullptr, nullptr"),
+        ("projected", "query_norm", "epsilon", "frequencies", "starts", "limits"),
         ("queries",),
-        [],
-        head_dim=head_dim,
-        group=group,
-        block_size=block_size,
+        template=[
+            ("T", dtype),
+            ("HEAD_DIM", projection.head_dim),
+            ("NUM_HEADS", projection.num_heads),
+            ("WARPS", warps),
+            *paged_attention.source_template(projection, has_norm=has_norm, rotary=rotary),
+        ],
+        threads=32 * warps,
     )
 
 
 @cache
-def _projected_kernel(
-    projection: Projection, has_norm: bool, rotary: int, block_size: int
-) -> Kernel:
-    return _kernel(
-        "shared_prefix_projected",
-        PROJECTED,
-        ("projected", "query_norm", "epsilon", "frequencies"),
-        [
-            ("ROTARY", rotary),
-            ("NORM", int(has_norm)),
-            ("GATED", int(projection.gated)),
-            ("QUERY_STRIDE", projection.query_stride),
-            ("QUERY_OFFSET", projection.query_offset),
-            ("KEY_OFFSET", projection.key_offset),
-            ("VALUE_OFFSET", projection.value_offset),
-        ],
-        head_dim=projection.head_dim,
-        group=projection.group,
-        block_size=block_size,
-    )
-
-
-def _kernel(
-    name: str,
-    source: str,
-    inputs: tuple[str, ...],
-    template: Template,
-    *,
-    head_dim: int,
-    group: int,
-    block_size: int,
-) -> Kernel:
-    # the sums and queries of a warp fill its registers
+def _attend_kernel(head_dim: int, group: int, block_size: int) -> Kernel:
+    # the sums and queries of a warp fill its registers; parts as in paged_attention
     parts, sets, stages = (4, 4, 4) if head_dim <= 128 else (2, 4, 4)
     row, queries, keys = head_dim + 8, paged_attention.QUERIES, paged_attention.KEYS
     ring = stages * 2 * parts * keys * row * 2
     exchanged = sets * parts * queries * 40 * 4
     return Kernel(
-        name,
+        "shared_prefix",
         ("warp.cuh", *HEADS_FILES, "paged_window.cuh", "shared_prefix.cuh"),
-        source + ATTEND,
-        (*inputs, *INPUTS),
+        ATTEND,
+        ("queries", "key_pages", "value_pages", "tables", "items", "limits", "scale"),
         ("partial", "stats"),
         template=[
-            ("T", mx.bfloat16),
             ("HEAD_DIM", head_dim),
             ("GROUP", group),
             ("BLOCK_SIZE", block_size),
@@ -188,7 +148,6 @@ def _kernel(
             ("PARTS", parts),
             ("SETS", sets),
             ("STAGES", stages),
-            *template,
         ],
         threads=32 * sets * parts,
         shared_memory=ring + sets * queries * row * 2 + exchanged,

@@ -25,13 +25,6 @@ struct StridedHeads {
     for (int d = threadIdx.x % 32; d < Share::DIM; d += 32)
       to[d] = queries.at(share.row, head, t, d);
   }
-  // Where a query lies whose numbers stand side by side, and what is to be done to it.
-  template <typename Share>
-  __device__ const T* query(const Share& share, int t, int head) const {
-    return queries.data + share.row * queries.row + head * queries.head + t * queries.time;
-  }
-  template <typename Share>
-  __device__ void prepare_query(const Share&, int, T*) const {}
   template <typename Share>
   __device__ T finished(const Share&, int, int, int, float value) const {
     return static_cast<T>(value);

@@ -59,17 +59,8 @@ struct ProjectedHeads {
   }
   template <typename Share>
   __device__ void load_query(const Share& share, int t, int head, T* to) const {
-    const T* from = query(share, t, head);
+    const T* from = token(share, t) + QUERY_OFFSET + head * QUERY_STRIDE;
     prepare<Share::DIM>(from, query_norm, share.start + t - share.all.first, to);
-  }
-  template <typename Share>
-  __device__ const T* query(const Share& share, int t, int head) const {
-    return token(share, t) + QUERY_OFFSET + head * QUERY_STRIDE;
-  }
-  // A query that has been copied to shared memory, in place.
-  template <typename Share>
-  __device__ void prepare_query(const Share& share, int t, T* row) const {
-    prepare<Share::DIM>(row, query_norm, share.start + t - share.all.first, row);
   }
   // A gate follows its query.
   template <typename Share>

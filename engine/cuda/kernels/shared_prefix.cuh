@@ -6,35 +6,21 @@
 // merged likewise. SETS x PARTS warps: a set takes 16 queries at a time, whichever rows they are of.
 // The split's K/V come into shared memory in steps of PARTS key tiles, once where all of it fits.
 
-template <typename Source>
 struct SharedPrefix {
-  Source source;
+  const bfloat16* queries;    // (rows, width, heads, dim), ready
   const bfloat16* key_pages;  // (K/V heads * blocks * block size, dim), see engine/pages.py
   const bfloat16* value_pages;
   const int* tables;  // (rows, table_length) block ids
-  const int* starts;
-  const int* items;  // (items, 3): first row, row after the last, splits that they share
-  float* partial;    // (rows, K/V heads, splits, width x GROUP, dim), not normalised
-  float* stats;      // likewise without dim: (maximum of the scaled scores in base 2, sum)
+  const int* items;   // (items, 3): first row, row after the last, splits that they share
+  float* partial;     // (rows, K/V heads, splits, width x GROUP, dim), not normalised
+  float* stats;       // likewise without dim: (maximum of the scaled scores in base 2, sum)
   int width, num_kv_heads, num_blocks, table_length;
   int first;  // positions before this one are not seen
   float scale;
 };
 
-// What a Source asks of the share it loads a query for.
-template <int HEAD_DIM, typename Source>
-struct QueryPlace {
-  static constexpr int DIM = HEAD_DIM;
-  const SharedPrefix<Source>& all;
-  int row, kv_head, start;
-
-  __device__ QueryPlace(const SharedPrefix<Source>& all, int row, int kv_head)
-      : all(all), row(row), kv_head(kv_head), start(all.starts[row]) {}
-};
-
 template <
-    int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int PARTS, int SETS, int STAGES,
-    typename Source>
+    int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int PARTS, int SETS, int STAGES>
 struct SharedSplit {
   using T = bfloat16;
   static constexpr int ROW = HEAD_DIM + 8;  // padding: the 8 rows of a matrix meet all banks
@@ -50,10 +36,10 @@ struct SharedSplit {
       (STAGES * STAGE + SETS * QUERIES * ROW) * 2 + WARPS * QUERIES * CHUNK_ROW * 4;
   static_assert(SPLIT % STEP == 0 && QUERIES % PARTS == 0 && BLOCK_SIZE % KEYS == 0);
 
-  const SharedPrefix<Source>& all;
+  const SharedPrefix& all;
   const int lane, warp, set, part;
 
-  __device__ explicit SharedSplit(const SharedPrefix<Source>& all)
+  __device__ explicit SharedSplit(const SharedPrefix& all)
       : all(all), lane(threadIdx.x % 32), warp(threadIdx.x / 32), set(warp / PARTS),
         part(warp % PARTS) {}
 
@@ -63,8 +49,9 @@ struct SharedSplit {
 
   __device__ void run(unsigned char* shared) const {
     __shared__ int blocks[SPLIT / KEYS];
-    __shared__ float stats[SETS][PARTS][QUERIES][2];
-    __shared__ float factors[SETS][PARTS][QUERIES];
+    __shared__ float2 stats[SETS][PARTS][QUERIES];
+    __shared__ float factors[SETS][QUERIES][PARTS];
+    __shared__ int places[SETS][QUERIES];  // of a query in the output; -1: there is none
     const int split = blockIdx.x, kv_head = blockIdx.y;
     const int* item = all.items + 3 * blockIdx.z;
     const int first_row = item[0];
@@ -86,6 +73,7 @@ struct SharedSplit {
       if (number < num_fetches) {
         const int step = number % STEPS;
         T* stage = ring + number % STAGES * STAGE;
+#pragma unroll 2
         for (int piece = threadIdx.x; piece < STEP * PIECES; piece += WARPS * 32) {
           const int r = piece / PIECES, c = piece % PIECES * 8, within = step * STEP + r;
           const int position = split * SPLIT + within;
@@ -99,16 +87,18 @@ struct SharedSplit {
       }
       commit_copies();
     };
-    // Queries as they lie, for the round after; each is then prepared where it is, by the same warp.
+    // Queries of a round, while the one before it is worked on.
     auto fetch_queries = [&](int round) {
-#pragma unroll
-      for (int query = part; query < QUERIES; query += PARTS) {
-        const int i = (round * SETS + set) * QUERIES + query;
-        if (i >= num_queries) continue;
-        const QueryPlace<HEAD_DIM, Source> place(all, first_row + i / each, kv_head);
-        const T* from = all.source.query(place, i % each / GROUP, kv_head * GROUP + i % GROUP);
-        for (int c = lane * 8; c < HEAD_DIM; c += 32 * 8)
-          copy_async(queries + query * ROW + c, from + c);
+      for (int piece = part * 32 + lane; piece < QUERIES * PIECES; piece += PARTS * 32) {
+        const int i = (round * SETS + set) * QUERIES + piece / PIECES, c = piece % PIECES * 8;
+        T* to = queries + piece / PIECES * ROW + c;
+        if (i < num_queries) {
+          const long long token = (long long)first_row * all.width + i / GROUP;
+          const long long head = token * all.num_kv_heads * GROUP + kv_head * GROUP + i % GROUP;
+          copy_async(to, all.queries + head * HEAD_DIM + c);
+        } else {
+          *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+        }
       }
     };
     fetch_queries(0);
@@ -124,24 +114,17 @@ struct SharedSplit {
         wait_for_copies<STAGES - 1>();
       else if (STAYS)
         wait_for_copies<0>();
-      __syncwarp();
-#pragma unroll
-      for (int query = part; query < QUERIES; query += PARTS) {
-        const int i = first + query;
-        T* to = queries + query * ROW;
-        if (i < num_queries) {
-          const QueryPlace<HEAD_DIM, Source> place(all, first_row + i / each, kv_head);
-          all.source.prepare_query(place, i % each / GROUP, to);
-        } else {
-          for (int d = lane; d < HEAD_DIM; d += 32) to[d] = static_cast<T>(0.f);
-        }
+      if (part == 0 && lane < QUERIES) {
+        const int i = first + lane, row = first_row + i / each;
+        const int place =
+            ((row * all.num_kv_heads + kv_head) * static_cast<int>(gridDim.x) + split) * each;
+        places[set][lane] = i < num_queries ? place + i % each : -1;
       }
       wait_for_set();
       unsigned a[HEAD_DIM / 16][4];
 #pragma unroll
       for (int k = 0; k < HEAD_DIM / 16; k++)
         load_matrices(a[k], queries + (lane % 16) * ROW + k * 16 + lane / 16 * 8);
-
       wait_for_set();
       if (round + 1 < rounds) fetch_queries(round + 1);
       if (STAYS && round > 0) commit_copies();
@@ -166,12 +149,18 @@ struct SharedSplit {
           multiply_add(scores[0], a[k], b[0], b[1]);
           multiply_add(scores[1], a[k], b[2], b[3]);
         }
-        const int position = split * SPLIT + (step * PARTS + part) * KEYS + 2 * (lane % 4);
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
-          for (int e = 0; e < 4; e++)
-            scores[n][e] = position + n * 8 + e % 2 >= all.first ? scaled(scores[n][e], scale) : NOTHING;
+          for (int e = 0; e < 4; e++) scores[n][e] = scaled(scores[n][e], scale);
+        const int tile_at = split * SPLIT + (step * PARTS + part) * KEYS;
+        if (tile_at < all.first) {
+#pragma unroll
+          for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+              if (tile_at + 2 * (lane % 4) + n * 8 + e % 2 < all.first) scores[n][e] = NOTHING;
+        }
         float factor[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -204,7 +193,6 @@ struct SharedSplit {
           multiply_add(sums[2 * d + 1], weights, b[2], b[3]);
         }
       }
-
       if (is_idle) continue;
 
       // The parts of the set's queries are merged as paged_attention merges its warps'.
@@ -213,29 +201,23 @@ struct SharedSplit {
         float sum = softmax[half].sum;
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (lane % 4 == 0) {
-          stats[set][part][lane / 4 + 8 * half][0] = softmax[half].maximum;
-          stats[set][part][lane / 4 + 8 * half][1] = sum;
-        }
+        if (lane % 4 == 0)
+          stats[set][part][lane / 4 + 8 * half] = make_float2(softmax[half].maximum, sum);
       }
       wait_for_set();
-      const long long splits = gridDim.x;
-      auto place = [&](int query) {
-        const int i = first + query, row = first_row + i / each;
-        return (((long long)row * all.num_kv_heads + kv_head) * splits + split) * each + i % each;
-      };
       if (part == 0 && lane < QUERIES) {
         float maximum = NOTHING, sum = 0.f;
 #pragma unroll
-        for (int p = 0; p < PARTS; p++) maximum = fmaxf(maximum, stats[set][p][lane][0]);
+        for (int p = 0; p < PARTS; p++) maximum = fmaxf(maximum, stats[set][p][lane].x);
 #pragma unroll
         for (int p = 0; p < PARTS; p++) {
-          const float factor = exp2f(stats[set][p][lane][0] - maximum);
-          sum = fmaf(factor, stats[set][p][lane][1], sum);
-          factors[set][p][lane] = factor;
+          const float factor = exp2f(stats[set][p][lane].x - maximum);
+          sum = fmaf(factor, stats[set][p][lane].y, sum);
+          factors[set][lane][p] = factor;
         }
-        if (first + lane < num_queries)
-          reinterpret_cast<float2*>(all.stats)[place(lane)] = make_float2(maximum, sum);
+        const int place = places[set][lane];
+        if (place >= 0)
+          reinterpret_cast<float2*>(all.stats)[place] = make_float2(maximum, sum);
       }
 #pragma unroll
       for (int chunk = 0; chunk < HEAD_DIM / CHUNK; chunk++) {
@@ -248,14 +230,22 @@ struct SharedSplit {
         }
         wait_for_set();
 #pragma unroll
-        for (int query = part; query < QUERIES; query += PARTS) {
-          float value = 0.f;
+        for (int i = part * 32 + lane; i < QUERIES * CHUNK / 4; i += PARTS * 32) {
+          const int query = i / (CHUNK / 4), d = i % (CHUNK / 4) * 4, place = places[set][query];
+          float4 value = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
-          for (int p = 0; p < PARTS; p++)
-            value = fmaf(
-                factors[set][p][query], exchange[(p * QUERIES + query) * CHUNK_ROW + lane], value);
-          if (first + query < num_queries)
-            all.partial[place(query) * HEAD_DIM + chunk * CHUNK + lane] = value;
+          for (int p = 0; p < PARTS; p++) {
+            const float factor = factors[set][query][p];
+            const float4 other = *reinterpret_cast<const float4*>(
+                exchange + (p * QUERIES + query) * CHUNK_ROW + d);
+            value.x = fmaf(factor, other.x, value.x);
+            value.y = fmaf(factor, other.y, value.y);
+            value.z = fmaf(factor, other.z, value.z);
+            value.w = fmaf(factor, other.w, value.w);
+          }
+          if (place >= 0)
+            *reinterpret_cast<float4*>(
+                all.partial + (long long)place * HEAD_DIM + chunk * CHUNK + d) = value;
         }
         wait_for_set();
       }
