@@ -12,6 +12,7 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
+from .product_terms import INPUTS, PRODUCT
 from .source import Kernel, Template
 
 MOST_ROWS = 64
@@ -20,67 +21,77 @@ PARTS = 8  # of the depth, a warp's or a block's each
 DEPTH_STEP = 32 * PARTS  # the depth must be a multiple of it
 COLUMN_STEP = 16
 MULTIPROCESSORS = 132  # of an H200; results do not depend on it
-INPUTS = ("x", "w0", "w1", "w2", "w3", "bias", "residual", "norm", "epsilon", "mode")
-BODY = """
-  Product product;
-  product.rows = 1;
-  for (int i = 0; i < x_ndim - 1; i++) product.rows *= x_shape[i];
-  product.depth = w0_shape[1];
-  product.x = x;
-  product.weights[0] = w0;
-  product.weights[1] = w1;
-  product.weights[2] = w2;
-  product.weights[3] = w3;
-  product.ends[0] = w0_shape[0];
-  product.ends[1] = product.ends[0] + (w1_ndim == 2 ? w1_shape[0] : 0);
-  product.ends[2] = product.ends[1] + (w2_ndim == 2 ? w2_shape[0] : 0);
-  product.ends[3] = product.ends[2] + (w3_ndim == 2 ? w3_shape[0] : 0);
-  product.bias = bias_shape[0] == 1 ? nullptr : bias;
-  product.residual = residual_shape[residual_ndim - 1] == 1 ? nullptr : residual;
-  product.norm = norm;
-  product.epsilon = epsilon;
-  product.out = out;
-  product.gated = mode_shape[0] == 2;
-  const int num_tiles = product.columns() / (product.gated ? 8 : 16);
-"""
-SKINNY_BODY = """
-  skinny_product<ROW_TILES, COLUMN_TILES, AHEAD, NORM>(product, num_tiles);
-"""
-SHARED_BODY = """
+MOST_SHARED = 227 * 1024  # bytes that a block may have
+MOST_EIGHTS = 512  # columns of a block, by eights
+BODIES = {
+    "skinny_product": "skinny_product<ROW_TILES, COLUMN_TILES, AHEAD, NORM>(product, num_tiles);",
+    "shared_product": """
   extern __shared__ __align__(128) unsigned char shared[];
-  SharedProduct<ROW_TILES, COLUMN_TILES, AHEAD, STAGES, NORM>(product, num_tiles).run(shared);
-"""
+  SharedProduct<ROW_TILES, COLUMN_TILES, AHEAD, STAGES, NORM, TRIAL>(product, num_tiles)
+      .run(shared);
+""",
+    "ring_product": """
+  extern __shared__ __align__(128) unsigned char shared[];
+  RingProduct<ROW_TILES, COLUMN_TILES, STEPS, NORM>(product).run(shared, RING_BYTES);
+""",
+    "streamed_product": """
+  extern __shared__ __align__(128) unsigned char shared[];
+  StreamedProduct<ROW_TILES, COLUMN_TILES, STAGES, NORM>(product, num_tiles).run(shared);
+""",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """How a product is computed; the result, bitwise, is the same in any.
 
-    A warp takes ``row_tiles`` times 16 rows of weights at a time, ``ahead`` steps ahead, and at
-    most 8 ``column_tiles`` rows of x: each warp alone, or with ``stages`` two warps that share
-    them.
+    ``row_tiles`` times 16 rows of weights are taken at a time by a warp, if streamed by a block,
+    and at most 8 ``column_tiles`` rows of x. Weights are read ``ahead`` steps before their
+    product; x, and if streamed weights too, go through ``stages`` in shared memory.
     """
 
     row_tiles: int
     column_tiles: int
-    ahead: int
+    ahead: int = 0
     stages: int = 0
+    trial: int = 0
+    steps: int = 0
+
+    @property
+    def kind(self) -> str:
+        if self.steps:
+            return "ring_product"
+        if not self.stages:
+            return "skinny_product"
+        return "shared_product" if self.ahead else "streamed_product"
 
     @classmethod
-    def of(cls, rows: int, num_tiles: int) -> "Form":
+    def of(cls, rows: int, num_tiles: int, depth: int) -> "Form":
         """Return the quickest form known for ``rows`` of x and so many 16 rows of weights."""
         column_tiles = next(tiles for tiles in (1, 2, 4, 8) if 8 * tiles >= rows)
-        if column_tiles == 1:
-            return cls(2 if num_tiles >= 512 else 1, 1, 4)
-        if num_tiles < 2 * MULTIPROCESSORS:
-            return cls(1, column_tiles, 4, 4)
-        return cls(2, column_tiles, 2, 4)
+        if column_tiles <= 2:
+            return cls(4, column_tiles, steps=2)
+        if depth % (64 * PARTS) == 0 and num_tiles > 4 * MULTIPROCESSORS:
+            return cls(12, column_tiles, stages=7 if column_tiles == 8 else 8)
+        return cls(2, column_tiles, ahead=2, stages=4, trial=3)
 
     def blocks(self, num_tiles: int) -> int:
         """Return how many blocks compute ``num_tiles``."""
-        if not self.stages:
+        if self.kind == "skinny_product":
             return -(-num_tiles // self.row_tiles)
+        if self.kind == "ring_product":
+            share = min(-(-2 * num_tiles // MULTIPROCESSORS), MOST_EIGHTS)
+            return -(-2 * num_tiles // share)
         return -(-num_tiles // -(-num_tiles // MULTIPROCESSORS))
+
+    def ring_bytes(self) -> int:
+        """Return the bytes of the rings: what is left, the same for all warps."""
+        return (MOST_SHARED - self._sums_bytes()) // (128 * PARTS) * 128 * PARTS
+
+    def _sums_bytes(self) -> int:
+        rows = 8 * self.column_tiles
+        width = self.row_tiles * 16 + 4
+        return 4 * PARTS * (min(rows, 16) * width + rows) + MOST_EIGHTS * 8
 
     def kernel(self, has_norm: bool) -> Kernel:
         """Return the kernel, compiled once in a process."""
@@ -89,10 +100,14 @@ class Form:
     def shared_memory(self, has_norm: bool) -> int:
         """Return the bytes a block takes."""
         rows = 8 * self.column_tiles
-        if not self.stages:
+        if self.kind == "skinny_product":
             return 4 * PARTS * rows * (self.row_tiles * 16 + 4 + has_norm)
-        ring = 64 * PARTS * self.stages * (rows + has_norm)
-        return ring + 4 * PARTS * (min(rows, 32) * (self.row_tiles * 32 + 4) + rows)
+        if self.kind == "shared_product":
+            ring = 64 * PARTS * self.stages * (rows + has_norm)
+            return ring + 4 * PARTS * (min(rows, 32) * (self.row_tiles * 32 + 4) + rows)
+        if self.kind == "ring_product":
+            return self.ring_bytes() + self._sums_bytes()
+        return 128 * self.stages * (self.row_tiles * 16 + rows + has_norm) + 4 * rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +169,7 @@ def multiply(
         flag if norm is None else norm.epsilon,
         none if not swiglu else _gated(),
     ]
-    form = form or Form.of(rows, num_tiles)
+    form = form or Form.of(rows, num_tiles, x.shape[-1])
     return form.kernel(norm is not None)(
         inputs, (form.blocks(num_tiles), 1, 1), [(*x.shape[:-1], columns)], [mx.bfloat16]
     )[0]
@@ -173,22 +188,25 @@ def _gated() -> mx.array:
 
 @cache
 def _kernel(form: Form, has_norm: bool) -> Kernel:
-    name = "shared_product" if form.stages else "skinny_product"
     template: Template = [
         ("ROW_TILES", form.row_tiles),
         ("COLUMN_TILES", form.column_tiles),
         ("AHEAD", form.ahead),
+        ("STAGES", form.stages),
         ("NORM", int(has_norm)),
+        ("TRIAL", form.trial),
+        ("STEPS", form.steps),
+        ("RING_BYTES", form.ring_bytes()),
     ]
     return Kernel(
-        name,
-        ("warp.cuh", "product_terms.cuh", f"{name}.cuh"),
-        BODY + (SHARED_BODY if form.stages else SKINNY_BODY),
+        form.kind,
+        ("warp.cuh", "product_terms.cuh", f"{form.kind}.cuh"),
+        PRODUCT + BODIES[form.kind],
         INPUTS,
         ("out",),
-        template=[*template, ("STAGES", form.stages)] if form.stages else template,
-        threads=32 * PARTS * (2 if form.stages else 1),
-        blocks=1 if form.stages else 2,
+        template=template,
+        threads=512 if form.kind == "shared_product" else 256,
+        blocks=2 if form.kind == "skinny_product" else 1,
         shared_memory=form.shared_memory(has_norm),
     )
 

@@ -10,7 +10,11 @@ from engine.cuda.product import Form, Norm
 
 pytestmark = pytest.mark.gpu
 
-FORMS = [Form.of(rows, tiles) for rows in (8, 16, 32, 64) for tiles in (64, 1024)]
+FORMS = [
+    Form.of(rows, tiles, depth)
+    for rows in (8, 16, 32, 64)
+    for tiles, depth in ((64, 256), (1024, 256), (1024, 512))
+]
 
 
 def normal(*shape: int, scale: float = 1.0) -> mx.array:
@@ -69,7 +73,7 @@ def test_gate_and_up_become_one_activation(sizes) -> None:
         assert mx.array_equal(more, found + residual)
 
 
-@pytest.mark.parametrize("depth", [256, 2560, 9728])
+@pytest.mark.parametrize("depth", [512, 2560, 9728])
 @pytest.mark.parametrize("around", ["nothing", "norm", "norm and activation"])
 def test_no_row_depends_on_the_others_nor_on_the_form(depth, around) -> None:
     weights = [normal(608, depth), normal(608, depth)]

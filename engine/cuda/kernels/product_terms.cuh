@@ -1,7 +1,7 @@
 // What the products for few rows share: where weights lie, the order of sums, what follows a sum.
 //
 // The depth has PARTS equal parts. In each, tensor cores add 16 numbers of it at a time to a chain
-// of sums; the parts' sums are then added as a tree. Every form keeps to that: so a result, bitwise,
+// of sums; the parts' sums are then added in order. Every form keeps to that: so a result, bitwise,
 // does not depend on how many rows there are, nor on which form ran.
 //
 // Lane l reads 16 bytes, 8 numbers of the depth, at 8 (l % 4), of the row l / 4 of a tile. Two
@@ -11,35 +11,34 @@
 constexpr int PARTS = 8;
 constexpr int STEP = 32;  // numbers of the depth for which a lane reads 16 bytes
 
-__device__ __forceinline__ float sum_tree(float (&sums)[PARTS]) {
-#pragma unroll
-  for (int width = 1; width < PARTS; width *= 2)
-#pragma unroll
-    for (int q = 0; q < PARTS; q += 2 * width) sums[q] = __fadd_rn(sums[q], sums[q + width]);
-  return sums[0];
-}
-
 // The sum of what lies at ``first`` and further on at each ``distance``, one number for each part.
 __device__ __forceinline__ float sum_parts(const float* first, int distance) {
-  float sums[PARTS];
+  float sum = *first;
 #pragma unroll
-  for (int q = 0; q < PARTS; q++) sums[q] = first[q * distance];
-  return sum_tree(sums);
+  for (int q = 1; q < PARTS; q++) sum = __fadd_rn(sum, first[q * distance]);
+  return sum;
 }
 
 // The same of 4 numbers that lie together, at a multiple of 16 bytes.
 __device__ __forceinline__ void sum_parts(const float* first, int distance, float (&to)[4]) {
-  float sums[4][PARTS];
 #pragma unroll
   for (int q = 0; q < PARTS; q++) {
     const float4 all = *reinterpret_cast<const float4*>(first + q * distance);
-    sums[0][q] = all.x;
-    sums[1][q] = all.y;
-    sums[2][q] = all.z;
-    sums[3][q] = all.w;
+    to[0] = q ? __fadd_rn(to[0], all.x) : all.x;
+    to[1] = q ? __fadd_rn(to[1], all.y) : all.y;
+    to[2] = q ? __fadd_rn(to[2], all.z) : all.z;
+    to[3] = q ? __fadd_rn(to[3], all.w) : all.w;
   }
+}
+
+// Makes silu(gates) * values, as operations on bfloat16 would, of pairs of sums.
+__device__ __forceinline__ void activate(float* gates, const float* values) {
 #pragma unroll
-  for (int i = 0; i < 4; i++) to[i] = sum_tree(sums[i]);
+  for (int i = 0; i < 2; i++) {
+    const float gate = rounded<bfloat16>(gates[i]);
+    gates[i] = __fmul_rn(
+        rounded<bfloat16>(__fmul_rn(gate, sigmoid(gate))), rounded<bfloat16>(values[i]));
+  }
 }
 
 struct Product {
@@ -49,7 +48,7 @@ struct Product {
   const bfloat16* bias;      // (columns,), or null
   const bfloat16* residual;  // (rows, columns of out), or null
   const bfloat16* norm;      // (depth,), or null
-  const float* epsilon;
+  float epsilon;
   bfloat16* out;
   int rows, depth;
   bool gated;  // silu(weights[0]) * weights[1]
@@ -62,7 +61,7 @@ struct Product {
   __device__ const bfloat16* weight_row(int tile, int row) const {
     if (gated) {
       const long long at = tile * 8 + row % 8;
-      return weights[row / 8 ? 1 : 0] + at * depth;
+      return (row / 8 ? weights[1] : weights[0]) + at * depth;
     }
     const int column = tile * 16 + row;
     if (column < ends[0]) return weights[0] + (long long)column * depth;
@@ -72,13 +71,12 @@ struct Product {
   }
 
   __device__ float inverse_norm(float squares) const {
-    return rsqrtf(__fadd_rn(squares / depth, *epsilon));
+    return rsqrtf(__fadd_rn(squares / depth, epsilon));
   }
 
   // Row m and 4 columns from n on: of each part, the sums for them lie at ``sums``, ``distance``
   // further on for each part; if gated, those of their values 8 further on.
   __device__ void finish(int m, int n, const float* sums, int distance, float factor) const {
-    const long long at = (long long)m * columns() + n;
     float values[4];
     sum_parts(sums, distance, values);
 #pragma unroll
@@ -87,31 +85,30 @@ struct Product {
       float ups[4];
       sum_parts(sums + 8, distance, ups);
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const float gate = rounded<bfloat16>(values[i]);
-        values[i] = __fmul_rn(
-            rounded<bfloat16>(__fmul_rn(gate, sigmoid(gate))),
-            rounded<bfloat16>(__fmul_rn(ups[i], factor)));
-      }
+      for (int i = 0; i < 4; i++) ups[i] = __fmul_rn(ups[i], factor);
+      activate(values, ups);
+      activate(values + 2, ups + 2);
     }
-    if (bias) add(bias + n, values);
-    if (residual) {
-#pragma unroll
-      for (int i = 0; i < 4; i++) values[i] = rounded<bfloat16>(values[i]);
-      add(residual + at, values);
-    }
-    *reinterpret_cast<uint2*>(out + at) =
-        make_uint2(packed(values[0], values[1]), packed(values[2], values[3]));
+    store(m, n, values);
+    store(m, n + 2, values + 2);
   }
 
-  __device__ static void add(const bfloat16* from, float (&to)[4]) {
-    const uint2 raw = *reinterpret_cast<const uint2*>(from);
-    const float2 low = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.x));
-    const float2 high = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.y));
-    to[0] = __fadd_rn(to[0], low.x);
-    to[1] = __fadd_rn(to[1], low.y);
-    to[2] = __fadd_rn(to[2], high.x);
-    to[3] = __fadd_rn(to[3], high.y);
+  // Row m and 2 columns from n on.
+  __device__ void store(int m, int n, float* values) const {
+    const long long at = (long long)m * columns() + n;
+    if (bias) add(bias + n, values);
+    if (residual) {
+      values[0] = rounded<bfloat16>(values[0]);
+      values[1] = rounded<bfloat16>(values[1]);
+      add(residual + at, values);
+    }
+    *reinterpret_cast<unsigned*>(out + at) = packed(values[0], values[1]);
+  }
+
+  __device__ static void add(const bfloat16* from, float* to) {
+    const float2 both = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from));
+    to[0] = __fadd_rn(to[0], both.x);
+    to[1] = __fadd_rn(to[1], both.y);
   }
 };
 

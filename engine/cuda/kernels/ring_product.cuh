@@ -1,0 +1,211 @@
+// A product for few rows of x: each warp has a part of the depth and a ring of its own in shared
+// memory, which keeps many kilobytes of weights on their way; warps meet once a round, for the sums.
+//
+// A block takes an equal share of all columns, by eights, in rounds of at most TILES tiles of two
+// eights. A stage of the ring has STEPS steps of the depth of all rows of x, of the norm's weight,
+// and of the tiles of a round: as many stages as fit. The ring runs on across rounds.
+
+// Waits until at most ``pending`` groups of copies are on their way.
+__device__ __forceinline__ void wait_for_all_but(int pending) {
+  switch (pending) {
+    case 0: wait_for_copies<0>(); break;
+    case 1: wait_for_copies<1>(); break;
+    case 2: wait_for_copies<2>(); break;
+    case 3: wait_for_copies<3>(); break;
+    case 4: wait_for_copies<4>(); break;
+    case 5: wait_for_copies<5>(); break;
+    default: wait_for_copies<6>();
+  }
+}
+
+// As copy_async; of what lies around it, L2 is filled with 256 bytes.
+__device__ __forceinline__ void copy_weights_async(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(to)),
+               "l"(from)
+               : "memory");
+}
+
+template <int TILES, int COLUMN_TILES, int STEPS, bool NORM>
+struct RingProduct {
+  static constexpr int DEPTH = STEPS * STEP;  // numbers of the depth in a stage
+  static constexpr int ROWS = COLUMN_TILES * 8;
+  static constexpr int INPUT = (ROWS + (NORM ? 1 : 0)) * DEPTH;  // numbers of x in a stage
+  static constexpr int STRIDE = TILES * 16 + 4;  // a quarter of the banks further every other row
+  static constexpr int PASS = COLUMN_TILES < 2 ? COLUMN_TILES : 2;  // tiles of x added up at once
+  static constexpr int THREADS = PARTS * 32, MOST_STAGES = 8;
+  static constexpr int PIECES = STEPS * 4, COPY_ROWS = 32 / PIECES;  // that a warp copies at once
+  static_assert(STEPS <= 2);
+
+  const Product& product;
+  const int lane = threadIdx.x % 32, part = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+  int first_eight, num_eights, num_tiles, num_rounds;
+
+  __device__ RingProduct(const Product& of) : product(of) {
+    const int unit = of.gated ? 2 : 1, units = of.columns() / 8;  // gates and values go together
+    first_eight = (int)((long long)units * blockIdx.x / gridDim.x) * unit;
+    num_eights = (int)((long long)units * (blockIdx.x + 1) / gridDim.x) * unit - first_eight;
+    num_tiles = (num_eights + 1) / 2;
+    num_rounds = (num_tiles + TILES - 1) / TILES;
+  }
+
+  __device__ int round_start(int round) const { return num_tiles * round / num_rounds; }
+
+  // 8 lanes that read two rows meet all banks: halves of 128 bytes change place in every other row.
+  __device__ static int place(int row, int piece) {
+    return row * DEPTH + (STEPS == 2 ? piece ^ row % 2 * 4 : piece) * 8;
+  }
+
+  __device__ void run(unsigned char* shared, int ring_bytes) {
+    float* sums = reinterpret_cast<float*>(shared + ring_bytes);  // (PARTS, PASS x 8, STRIDE)
+    float* squares = sums + PARTS * PASS * 8 * STRIDE;            // (PARTS, ROWS)
+    const bfloat16** eights = reinterpret_cast<const bfloat16**>(squares + PARTS * ROWS);
+    const int rows = product.rows, depth = product.depth, part_depth = depth / PARTS;
+    const int steps = part_depth / STEP, stages = (steps + STEPS - 1) / STEPS;
+    for (int i = threadIdx.x; i < num_tiles * 2; i += THREADS) {
+      const int eight = first_eight + min(i, num_eights - 1);
+      eights[i] = product.weight_row(eight / 2, eight % 2 * 8);
+    }
+    const int most_tiles = (num_tiles + num_rounds - 1) / num_rounds;  // of a round
+    const int stage_size = INPUT + most_tiles * 16 * DEPTH;
+    const int num_stages = min(ring_bytes / PARTS / 2 / stage_size, MOST_STAGES);
+    bfloat16* ring = reinterpret_cast<bfloat16*>(shared + ring_bytes / PARTS * part);
+    __syncthreads();
+
+    const int copy_row = lane / PIECES, piece = lane % PIECES;
+    const long long own = (long long)copy_row * depth + part * part_depth + piece * 8;
+    const bfloat16* x = product.x + own;
+    const bfloat16* from[TILES][2];
+    int copy_round = 0, copy_stage = 0, copy_to = 0, copy_count = 0;
+    auto turn_to = [&](int round) {
+      const int first = round_start(round);
+      copy_count = round < num_rounds ? round_start(round + 1) - first : 0;
+#pragma unroll
+      for (int t = 0; t < TILES; t++)
+        if (t < copy_count) {
+          from[t][0] = eights[(first + t) * 2] + own;
+          from[t][1] = (first + t) * 2 + 1 < num_eights ? eights[(first + t) * 2 + 1] + own : nullptr;
+        }
+    };
+    auto copy_ahead = [&]() {
+      if (copy_round < num_rounds) {
+        const int at = copy_stage * DEPTH;
+        if (STEPS == 1 || piece < 4 || copy_stage * 2 + 1 < steps) {
+          bfloat16* stage = ring + copy_to * stage_size;
+#pragma unroll
+          for (int i = 0; i < ROWS; i += COPY_ROWS)
+            if (copy_row + i < rows)
+              copy_async(stage + place(copy_row + i, piece), x + (long long)i * depth + at);
+          if (NORM && lane < PIECES)
+            copy_async(
+                stage + ROWS * DEPTH + piece * 8,
+                product.norm + part * part_depth + at + piece * 8);
+#pragma unroll
+          for (int t = 0; t < TILES; t++) {
+            if (t >= copy_count) break;
+#pragma unroll
+            for (int i = 0; i < 16; i += COPY_ROWS)
+              if (i < 8 || from[t][1])
+                copy_weights_async(
+                    stage + INPUT + place(t * 16 + i + copy_row, piece),
+                    from[t][i / 8] + (long long)(i % 8) * depth + at);
+          }
+        }
+        if (++copy_to == num_stages) copy_to = 0;
+        if (++copy_stage == stages) {
+          copy_stage = 0;
+          turn_to(++copy_round);
+        }
+      }
+      commit_copies();
+    };
+    turn_to(0);
+#pragma unroll 1
+    for (int s = 0; s < num_stages - 1; s++) copy_ahead();
+
+    int taken = 0;
+    for (int round = 0; round < num_rounds; round++) {
+      const int first = round_start(round), count = round_start(round + 1) - first;
+      float acc[TILES][COLUMN_TILES][4] = {};
+      float own_squares[COLUMN_TILES] = {};
+#pragma unroll 1
+      for (int stage = 0; stage < stages; stage++) {
+        wait_for_all_but(num_stages - 2);
+        __syncwarp();  // all lanes' copies are here, and all have done with the stage before
+        copy_ahead();
+        const bfloat16* input = ring + taken * stage_size;
+        const bfloat16* weights = input + INPUT;
+        if (++taken == num_stages) taken = 0;
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+          if (step && stage * 2 + 1 >= steps) break;
+          const int at = step * 4 + c;
+          uint4 b[COLUMN_TILES];
+#pragma unroll
+          for (int n = 0; n < COLUMN_TILES; n++)
+            b[n] = *reinterpret_cast<const uint4*>(input + place(n * 8 + g, at));
+          if (NORM) {
+            const uint4 norm = *reinterpret_cast<const uint4*>(input + ROWS * DEPTH + at * 8);
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n++) {
+              if (round == 0) add_squares(b[n], own_squares[n]);
+              weigh(b[n], norm);
+            }
+          }
+#pragma unroll
+          for (int t = 0; t < TILES; t++) {
+            if (t >= count) break;
+            const uint4 upper =
+                *reinterpret_cast<const uint4*>(weights + place(t * 16 + g, at));
+            const uint4 lower =
+                *reinterpret_cast<const uint4*>(weights + place(t * 16 + g + 8, at));
+            const unsigned low[4] = {upper.x, lower.x, upper.y, lower.y};
+            const unsigned high[4] = {upper.z, lower.z, upper.w, lower.w};
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n++)
+              multiply_add(acc[t][n], low, b[n].x, b[n].y);
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n++)
+              multiply_add(acc[t][n], high, b[n].z, b[n].w);
+          }
+        }
+      }
+      if (NORM && round == 0) {
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; n++) {
+          const float sum = row_squares(own_squares[n]);
+          if (c == 0) squares[part * ROWS + n * 8 + g] = sum;
+        }
+      }
+#pragma unroll
+      for (int pass = 0; pass < COLUMN_TILES; pass += PASS) {
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+          if (t < count) {
+#pragma unroll
+            for (int n = 0; n < PASS; n++) {
+              float* to = sums + (part * PASS * 8 + n * 8 + 2 * c) * STRIDE + t * 16 + g;
+              to[0] = acc[t][pass + n][0];
+              to[STRIDE] = acc[t][pass + n][1];
+              to[8] = acc[t][pass + n][2];
+              to[STRIDE + 8] = acc[t][pass + n][3];
+            }
+          }
+        __syncthreads();
+        const int quads = product.gated ? 2 : 4;  // columns of out from a tile, by fours
+        const int width = count * quads, here = min(rows - pass * 8, PASS * 8);
+        for (int i = threadIdx.x; i < width * here; i += THREADS) {
+          const int m = i / width, tile = i % width / quads, row = i % quads * 4;
+          if ((first + tile) * 2 + row / 8 >= num_eights) continue;
+          const int column = product.gated ? (first_eight / 2 + first + tile) * 8
+                                           : first_eight * 8 + (first + tile) * 16;
+          product.finish(
+              pass * 8 + m, column + row, sums + m * STRIDE + tile * 16 + row,
+              PASS * 8 * STRIDE,
+              NORM ? product.inverse_norm(sum_parts(squares + pass * 8 + m, ROWS)) : 1.f);
+        }
+        __syncthreads();
+      }
+    }
+    wait_for_copies<0>();
+  }
+};
