@@ -156,6 +156,7 @@ def multiply(
     matrices = [weights] if isinstance(weights, mx.array) else list(weights)
     rows = x.size // x.shape[-1]
     assert 0 < rows <= MOST_ROWS
+    assert bias is None or not swiglu
     columns = matrices[0].shape[0] if swiglu else sum(matrix.shape[0] for matrix in matrices)
     num_tiles = columns // (8 if swiglu else 16)
     none, flag = _constants()

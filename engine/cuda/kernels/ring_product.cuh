@@ -151,18 +151,24 @@ struct RingProduct {
               weigh(b[n], norm);
             }
           }
+uint4 upper[TILES], lower[TILES];  // of tiles that there are not: whatever lies there
+#pragma unroll
+          for (int t = 0; t < TILES; t++) {
+            upper[t] = *reinterpret_cast<const uint4*>(weights + place(t * 16 + g, at));
+            lower[t] = *reinterpret_cast<const uint4*>(weights + place(t * 16 + g + 8, at));
+          }
 #pragma unroll
           for (int t = 0; t < TILES; t++) {
             if (t >= count) break;
-            const uint4 upper =
-                *reinterpret_cast<const uint4*>(weights + place(t * 16 + g, at));
-            const uint4 lower =
-                *reinterpret_cast<const uint4*>(weights + place(t * 16 + g + 8, at));
-            const unsigned low[4] = {upper.x, lower.x, upper.y, lower.y};
-            const unsigned high[4] = {upper.z, lower.z, upper.w, lower.w};
+            const unsigned low[4] = {upper[t].x, lower[t].x, upper[t].y, lower[t].y};
 #pragma unroll
             for (int n = 0; n < COLUMN_TILES; n++)
               multiply_add(acc[t][n], low, b[n].x, b[n].y);
+          }
+#pragma unroll
+          for (int t = 0; t < TILES; t++) {
+            if (t >= count) break;
+            const unsigned high[4] = {upper[t].z, lower[t].z, upper[t].w, lower[t].w};
 #pragma unroll
             for (int n = 0; n < COLUMN_TILES; n++)
               multiply_add(acc[t][n], high, b[n].z, b[n].w);
