@@ -20,6 +20,8 @@ class Backend:
 
     name = "portable"
     reads_groups_once = False  # its attention heeds a round's groups: measured on CPUs only
+    exact_dtype = mx.float32  # of weights, for exact mode
+    widest: int | None = None  # certain tokens of a row that run at once
     attends_in_tiles = False  # attention of wide windows may round otherwise than MLX's own
 
     def attention_layer(
@@ -58,6 +60,13 @@ class Backend:
             blas.set_threads(used.threads)  # another backend may have left it one
         return 0
 
+    def why_not_exact(self, model: Any) -> str | None:
+        """Say what of ``model`` has rows that may depend on the batch; None if all may be exact.
+
+        Trying it out has the last word.
+        """
+        return None
+
     def compile_body(self, run: RunBody, layers: Sequence[Layer]) -> RunBody:
         """Return what runs a model's body over caches of ``layers``: ``run``, or what is faster."""
         return run
@@ -73,10 +82,10 @@ class Backend:
         return DeltaLayer(module, num_slots, max_drafts, dtype, form)
 
 
-def choose_backend(name: str, *, exact: bool) -> Backend:
+def choose_backend(name: str, *, exact: bool, dtype: mx.Dtype = mx.float32) -> Backend:
     """Return the backend called ``name``; ``auto`` is the best that this device and mode have.
 
-    Raises ValueError where the one asked for cannot run.
+    ``dtype`` is that of the weights. Raises ValueError where the one asked for cannot run.
     """
     has_cuda = mx.cuda.is_available() and mx.default_device() == mx.Device(mx.gpu)
     if name == "cuda" and not has_cuda:
@@ -84,14 +93,17 @@ def choose_backend(name: str, *, exact: bool) -> Backend:
     on_cpu = mx.default_device() == mx.Device(mx.cpu)
     if name == "cpu" and not on_cpu:
         raise ValueError("backend='cpu' is for computing on the CPU; try 'auto'")
-    if name in ("cuda", "cpu") and exact:
+    if name == "cpu" and exact:
         raise ValueError("exact=True is defined by MLX's own operations: use backend='portable'")
+    if name == "cuda" and exact and dtype != mx.bfloat16:
+        kind = str(dtype).removeprefix("mlx.core.")
+        raise ValueError(f"exact=True with backend='cuda' needs bfloat16 weights, not {kind}")
     if name != "portable" and not exact and on_cpu:
         from .cpu.backend import CpuBackend
 
         return CpuBackend()
-    if name == "portable" or exact or not has_cuda:
+    if name == "portable" or not has_cuda or (exact and dtype != mx.bfloat16):
         return Backend()
     from .cuda.backend import CudaBackend
 
-    return CudaBackend()
+    return CudaBackend(exact=exact)

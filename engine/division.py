@@ -1,10 +1,11 @@
 """Rows that cannot run as they are: windows cut in pieces, run again, and batches divided.
 
-Only layers of the generic method need any of this: they see their state before and after a window
-and nowhere else. What they run, and in which order, decides nothing about the result.
+Layers of the generic method need this: they see their state before and after a window and nowhere
+else. And so does whoever runs long windows as short ones. What runs, and in which order, decides
+nothing about the result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from scheduler.round import Row
@@ -18,9 +19,25 @@ def cut_at_captures(windows: Sequence[Window]) -> list[list[Window]]:
     Pieces of one window are in successive stages; its captures and drafts go with the piece that
     they belong to, and the last piece alone samples.
     """
+    return _staged(_pieces(window, _captures_inside(window.row)) for window in windows)
+
+
+def cut_to_width(windows: Sequence[Window], widest: int) -> list[list[Window]]:
+    """Return stages in which no window has more than ``widest`` certain tokens.
+
+    Only the first piece of a row folds, only the last one drafts and samples.
+    """
+    return _staged(
+        _pieces(window, list(range(window.row.start + widest, window.row.certain_end, widest)))
+        for window in windows
+    )
+
+
+def _staged(cut: Iterable[list[Window]]) -> list[list[Window]]:
+    """Pieces of each window, in successive stages."""
     stages: list[list[Window]] = []
-    for window in windows:
-        for number, piece in enumerate(_pieces(window)):
+    for pieces in cut:
+        for number, piece in enumerate(pieces):
             if number == len(stages):
                 stages.append([])
             stages[number].append(piece)
@@ -55,18 +72,23 @@ def kept_part(window: Window, num_kept: int) -> Window:
     return Window(replace(window.row, tokens=tokens, num_drafts=0, samples=False, captures=()))
 
 
-def _pieces(window: Window) -> list[Window]:
+def _captures_inside(row: Row) -> list[int]:
+    return sorted({c.position for c in row.captures if row.start < c.position < row.certain_end})
+
+
+def _pieces(window: Window, inside: Sequence[int]) -> list[Window]:
+    """``window`` cut at the positions ``inside`` it, which ascend."""
     row = window.row
-    inside = {c.position for c in row.captures if row.start < c.position < row.certain_end}
-    ends = [*sorted(inside), row.certain_end]
     pieces, start = [], row.start
-    for end in ends:
-        is_last = end == row.certain_end
-        low = row.start if start == row.start else start + 1  # the piece before captured at start
+    for end in [*inside, row.certain_end]:
+        is_first, is_last = start == row.start, end == row.certain_end
+        # the piece before captured at its end; the first one, among what it folds too
+        low = row.start - row.fold if is_first else start + 1
         piece = replace(
             row,
             tokens=row.tokens[start - row.start : end - row.start],
             start=start,
+            fold=row.fold if is_first else 0,
             num_drafts=row.num_drafts if is_last else 0,
             samples=row.samples and is_last,
             captures=tuple(c for c in row.captures if low <= c.position <= end),

@@ -84,9 +84,10 @@ def prepare(
     """
     specs = tuple(inspect_layers(loaded.model))
     num_paged = sum(isinstance(spec, AttentionSpec) for spec in flatten(specs))
-    method = Method(gathers=bind_to_pages(loaded.model) < num_paged)
     size, dtype = options.block_size, forward.dtype
-    backend = choose_backend(options.backend, exact=options.exact)
+    backend = choose_backend(options.backend, exact=options.exact, dtype=dtype)
+    gathers = bind_to_pages(loaded.model) < num_paged
+    method = Method(gathers=gathers, widest=backend.widest)
     backend.bind_products(loaded.model)
     ready = Prepared(specs, method, size, max_drafts, options.exact, dtype, backend)
 
@@ -98,7 +99,7 @@ def prepare(
 
     probe = find_method(make_probe, method, dtype)
     if must_be_exact:
-        check_exact(probe, dtype, str(blas.current()))
+        check_exact(probe, dtype, backend, str(blas.current()))
     return replace(ready, method=probe.store.method)
 
 

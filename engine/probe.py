@@ -13,6 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.round import Row
 
+from .backend import Backend
 from .batch import Batch, Window
 from .errors import ModelError
 from .forward import Forward
@@ -114,10 +115,14 @@ def check_model(probe: Probe, dtype: mx.Dtype) -> None:
             )
 
 
-def check_exact(probe: Probe, dtype: mx.Dtype, blas: str) -> None:
+def check_exact(probe: Probe, dtype: mx.Dtype, backend: Backend, blas: str) -> None:
     """Raise ModelError, with the cause, unless rows come out bitwise whatever runs beside them."""
-    if dtype != mx.float32:
-        raise ModelError(f"exact=True needs float32 weights, not {dtype}: pass dtype='float32'")
+    wanted = str(backend.exact_dtype).removeprefix("mlx.core.")
+    if dtype != backend.exact_dtype:
+        raise ModelError(f"exact=True needs {wanted} weights, not {dtype}: pass dtype='{wanted}'")
+    cause = backend.why_not_exact(probe.forward.model)
+    if cause is not None:
+        raise ModelError(f"exact=True cannot hold here: no kernel takes {cause}")
     block = probe.block_size
     whole = probe.run(max(LENGTHS), range(len(LENGTHS)))
     for number in range(len(LENGTHS)):
@@ -125,12 +130,14 @@ def check_exact(probe: Probe, dtype: mx.Dtype, blas: str) -> None:
             (f"in chunks of {chunk}", probe.run(chunk, [number])[0])
             for chunk in (max(LENGTHS), block, 1)
         ]
-        alone.append(("through mlx-lm's own caches", probe.reference(number)))
+        if type(backend) is Backend:  # made of the same operations as mlx-lm
+            alone.append(("through mlx-lm's own caches", probe.reference(number)))
         for how, logits in alone:
             if not mx.array_equal(logits, whole[number]):
                 difference = _largest(logits - whole[number])
+                products = blas if type(backend) is Backend else f"backend {backend.name}"
                 raise ModelError(
-                    f"exact=True cannot hold here: with {blas}, logits of a prompt alone {how} "
+                    f"exact=True cannot hold here: with {products}, logits of a prompt alone {how} "
                     f"differ by {difference:.3g} from those in a batch. On a CPU the reference "
                     "BLAS is exact, and so is OCTAVO_BLAS=exact, a fast one: set it before starting"
                 )

@@ -11,7 +11,13 @@ from scheduler.round import BlockCopy, Row, SlotCopy
 
 from .backend import Backend
 from .batch import Window
-from .division import cut_at_captures, kept_part, num_drafts_that_can_be_kept, of_one_length
+from .division import (
+    cut_at_captures,
+    cut_to_width,
+    kept_part,
+    num_drafts_that_can_be_kept,
+    of_one_length,
+)
 from .group_layer import GroupLayer
 from .layers import Layer
 from .recurrence.arrays_layer import ArraysLayer
@@ -27,10 +33,12 @@ class Method:
 
     gathers: attention gets its keys and values gathered, for it looks into them.
     pads: rows of unequal windows are padded; a recurrent module may take padding for tokens.
+    widest: certain tokens of a row that run at once; longer chunks run in pieces. None: all.
     """
 
     gathers: bool = False
     pads: bool = True
+    widest: int | None = None
 
 
 class Store:
@@ -45,6 +53,9 @@ class Store:
     def divide(self, windows: Sequence[Window]) -> list[list[Window]]:
         """Return ``windows``, or the pieces of them, in groups to run one after the other."""
         stages = cut_at_captures(windows) if self.cuts else [list(windows)]
+        widest = self.method.widest
+        if widest is not None:
+            stages = [part for stage in stages for part in cut_to_width(stage, widest)]
         if self.method.pads:
             return stages
         return [group for stage in stages for group in of_one_length(stage)]

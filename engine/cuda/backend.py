@@ -13,7 +13,7 @@ from ..layers import Layer
 from ..pages import PageShape
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
-from . import fused_block, paged_attention, product
+from . import exact_products, fused_block, paged_attention, product
 from .attention_layer import CudaAttentionLayer
 from .compiled_body import CompiledBody
 from .delta import DeltaShape
@@ -21,12 +21,24 @@ from .delta_layer import CudaDeltaLayer
 
 logger = logging.getLogger("octavo")
 
+EXACT_WIDTH = 8  # tokens of a window that decoding's kernels take, drafts included
+
 
 class CudaBackend(Backend):
     """Kernels of our own for an NVIDIA GPU."""
 
     name = "cuda"
+    exact_dtype = mx.bfloat16
     reads_groups_once = False  # the kernel reads a row's blocks for that row alone
+
+    def __init__(self, *, exact: bool = False) -> None:
+        """``exact``: rows come out the same, bitwise, whatever the batch and the chunks.
+
+        All that a model multiplies then goes through kernels whose sums have one order, and prompts
+        run as the short windows that decoding runs as.
+        """
+        self.exact = exact
+        self.widest = EXACT_WIDTH if exact else None
 
     def attention_layer(
         self,
@@ -63,7 +75,11 @@ class CudaBackend(Backend):
         return all(isinstance(layer, CudaAttentionLayer | CudaDeltaLayer) for layer in layers)
 
     def bind_products(self, model: Any) -> int:
-        return product.bind(model) + fused_block.bind(model)
+        bound = exact_products.bind(model) if self.exact else product.bind(model)
+        return bound + fused_block.bind(model, any_rows=self.exact)
+
+    def why_not_exact(self, model: Any) -> str | None:
+        return fused_block.why_not_whole(model)
 
     def compile_body(self, run: RunBody, layers: Sequence[Layer]) -> RunBody:
         return CompiledBody(run, layers)

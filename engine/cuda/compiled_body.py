@@ -14,12 +14,14 @@ import numpy as np
 from ..forward import RunBody
 from ..layers import Layer
 from ..view import BatchView
+from . import fusing
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
 from .delta_layer import CudaDeltaLayer, CudaDeltaWindow, delta_table
 from .window import WindowArrays, splits_for
 
 WIDEST = 9  # tokens of a window
-MOST_ROWS = 64  # beyond them a step is long beside its building
+MOST_ROWS = 64
+MOST_TOKENS = fusing.MOST_ROWS  # beyond them a step is long beside its building
 MOST_CAPTURES = 2  # of a row that decodes: those of its folds and its own
 ROW_STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 FEWEST_BLOCKS = 16
@@ -108,6 +110,7 @@ def _is_short(view: BatchView) -> bool:
     return (
         view.batch.width <= WIDEST
         and view.batch.size <= MOST_ROWS
+        and view.batch.size * view.batch.width <= MOST_TOKENS
         and max(len(row.captures) for row in view.rows) <= MOST_CAPTURES
     )
 

@@ -71,6 +71,6 @@ class FusedAttention:
         """Return x plus the attention of its norm, (rows, width, hidden)."""
         module = self.module
         weights = [module.q_proj.weight, module.k_proj.weight, module.v_proj.weight]
-        projected = product.multiply(x, weights, norm=norm)
+        projected = fusing.multiply(x, weights, norm=norm)
         out = cache.attend_projected(projected, self.projection, self.preparation, module.scale)
-        return product.multiply(out, module.o_proj.weight, residual=x)
+        return fusing.multiply(out, module.o_proj.weight, residual=x)

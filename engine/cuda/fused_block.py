@@ -37,10 +37,11 @@ class FusedBlock(nn.Module):
     mixer: FusedAttention | FusedDelta | None
     feed_forward: FusedFeedForward | None
     norms: tuple[product.Norm, product.Norm]
+    any_rows: bool
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """Run the window of ``cache`` over ``x``, (rows, width, hidden)."""
-        if not fusing.is_few(x):
+        if not (fusing.is_few(x) or self.any_rows):
             whole: mx.array = super().__call__(x, mask, cache)
             return whole
         h = self._mix(x, mask, cache)
@@ -60,10 +61,11 @@ class FusedBlock(nn.Module):
         return out
 
 
-def bind(model: nn.Module) -> int:
+def bind(model: nn.Module, *, any_rows: bool = False) -> int:
     """Give the decoder blocks of ``model`` that can be fused their class; return how many.
 
-    Only these instances change. What cannot be fused is logged, once for each cause.
+    They are fused for few rows, or, at a cost, for ``any_rows``. Only these instances change. What
+    cannot be fused is logged, once for each cause.
     """
     causes: Counter[str] = Counter()
     kinds: dict[type, type] = {}
@@ -92,6 +94,7 @@ def bind(model: nn.Module) -> int:
             "mixer": None if isinstance(mixer, str) else mixer,
             "feed_forward": None if isinstance(feed_forward, str) else feed_forward,
             "norms": tuple(map(_norm_of, norms)),
+            "any_rows": any_rows,
         }
         for name, value in plan.items():
             object.__setattr__(block, name, value)  # a Module would take a tuple for parameters
@@ -99,6 +102,17 @@ def bind(model: nn.Module) -> int:
     for cause, times in causes.items():
         logger.info("%d decoder blocks run in parts for %s", times, cause)
     return count
+
+
+def why_not_whole(model: nn.Module) -> str | None:
+    """Say which part of ``model`` that multiplies runs outside of kernels; None if none does."""
+    for block in getattr(model, "layers", ()):
+        if not isinstance(block, FusedBlock):
+            return f"a decoder block of kind {type(block).__name__}"
+        if block.mixer is None or block.feed_forward is None:
+            part = "mixing" if block.mixer is None else "feed-forward"
+            return f"the {part} part of {type(block).__name__}"
+    return None
 
 
 def _norm_of(module: nn.RMSNorm) -> product.Norm:

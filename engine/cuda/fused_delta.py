@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
+from mlx import nn
 from mlx_lm.models import qwen3_5, qwen3_next
 
 from . import delta_columns, fusing, product
@@ -15,29 +16,45 @@ class FusedDelta:
 
     module: Any
     projections: tuple[Any, ...]
+    joined: mx.array | None  # weights of the last projections, too narrow to stand alone
     columns: mx.array
 
     @classmethod
     def of(cls, module: Any) -> "FusedDelta | str":
         """Read it off ``module``; or say why the kernels cannot stand in for it."""
         heads = (module.num_k_heads, module.num_v_heads, module.head_k_dim, module.head_v_dim)
+        projections: tuple[Any, ...]
+        narrow: tuple[Any, ...] = ()
         if isinstance(module, qwen3_5.GatedDeltaNet):
             columns = delta_columns.side_by_side(*heads)
-            projections: tuple[Any, ...] = tuple(
-                getattr(module, f"in_proj_{name}") for name in ("qkv", "z", "b", "a")
+            projections, narrow = (
+                (module.in_proj_qkv, module.in_proj_z),
+                (
+                    module.in_proj_b,
+                    module.in_proj_a,
+                ),
             )
         elif isinstance(module, qwen3_next.Qwen3NextGatedDeltaNet):
             columns = delta_columns.interleaved(*heads)
             projections = (module.in_proj_qkvz, module.in_proj_ba)
         else:
             return f"a gated-delta layer of kind {type(module).__name__}"
+        joined = None
+        if fusing.why_not(narrow) is None:
+            projections += narrow
+        elif all(isinstance(one, nn.Linear) and "bias" not in one for one in narrow):
+            joined = mx.concatenate([one.weight for one in narrow])
+            if not product.takes(joined):
+                return f"{joined.shape[0]} columns of gates"
         cause = fusing.why_not([*projections, module.out_proj])
-        return cls(module, projections, columns) if cause is None else cause
+        return cls(module, projections, joined, columns) if cause is None else cause
 
     def run(self, x: mx.array, norm: product.Norm, cache: Any) -> mx.array:
         """Return x plus what the module makes of its norm, (rows, width, hidden)."""
         weights = [one.weight for one in self.projections]
-        projected = product.multiply(x, weights, norm=norm)
+        if self.joined is not None:
+            weights.append(self.joined)
+        projected = fusing.multiply(x, weights, norm=norm)
         read = cache.run_projected(projected, self.columns)
         flat = read.reshape(*x.shape[:2], -1)
-        return product.multiply(flat, self.module.out_proj.weight, residual=x)
+        return fusing.multiply(flat, self.module.out_proj.weight, residual=x)

@@ -30,5 +30,5 @@ class FusedFeedForward:
         """Return x plus the feed-forward layer of its norm, (rows, width, hidden)."""
         module = self.module
         weights = [module.gate_proj.weight, module.up_proj.weight]
-        active = product.multiply(x, weights, norm=norm, swiglu=True)
-        return product.multiply(active, module.down_proj.weight, residual=x)
+        active = fusing.multiply(x, weights, norm=norm, swiglu=True)
+        return fusing.multiply(active, module.down_proj.weight, residual=x)

@@ -48,7 +48,8 @@ def plan_drafter(
     if options.drafter != "peer":
         head = published_head(options.mtp, loaded) if options.mtp else bundled_head(loaded)
         if head is not None:
-            choose_backend(options.backend, exact=options.exact).bind_products(head)
+            backend = choose_backend(options.backend, exact=options.exact, dtype=forward.dtype)
+            backend.bind_products(head)
             return plan_mtp(head, options, forward)
         if options.drafter == "mtp":
             raise ModelError(
@@ -129,7 +130,7 @@ def plan_mtp(head: MTPHead, options: EngineOptions, forward: Forward) -> Drafter
             block_size=options.block_size,
             num_slots=num_slots,
             dtype=dtype,
-            backend=choose_backend(options.backend, exact=options.exact),
+            backend=choose_backend(options.backend, exact=options.exact, dtype=dtype),
         )
 
     return DrafterPlan("mtp", options.block_size * per_position + hidden_bytes, hidden_bytes, make)
