@@ -100,8 +100,11 @@ class Executor:
         token of a row may be unknown: it is what was picked by the launched row before it. No row
         drafts anything.
         """
-        with self.phases.during("device"):
-            self.store.copy(round_.block_copies, round_.slot_copies)
+        if not self.in_order:
+            with self.phases.during("device"):
+                self.store.copy(round_.block_copies, round_.slot_copies)
+        elif round_.block_copies or round_.slot_copies:
+            mx.async_eval(self.store.copies(round_.block_copies, round_.slot_copies))
         for rows in _split([row for row in round_.rows if not row.launched]):
             for group in self.store.divide([Window(row) for row in rows]):
                 self._launch_batch(Batch(group, self.block_size, round_.groups), begin, listen)
@@ -232,8 +235,11 @@ class Executor:
             if len(places) < lines.shape[0]:
                 lines = lines[mx.array(places)]
             output = self.forward.logits(lines)
-        with self.phases.during("device"):
-            (mx.eval if waits else mx.async_eval)(output, pending)
+        if waits:
+            with self.phases.during("device"):
+                mx.eval(output, pending)
+        else:
+            mx.async_eval(output, pending)
         return _Pass(view, caches, hidden, wanted, output)
 
     def _show(self, run: "_Pass", listen: Listen | None) -> None:
