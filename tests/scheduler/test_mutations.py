@@ -369,6 +369,7 @@ FAULTS = [
         "ledger",
         "            self.running.remove(sequence)\n            self.drop_claims(sequence)\n",
         "            self.running.remove(sequence)\n",
+        "test_prefix_hits::test_a_paused_prompt_claims_nothing",
     ),
     Fault(
         "a preempted sequence loses what it has said",
@@ -601,13 +602,6 @@ FAULTS = [
         "ahead",
         "    return not lacks_block\n",
         "    return True\n",
-    ),
-    Fault(
-        "a state is captured by both rows that stand on it",
-        "ahead",
-        " if one > start]",
-        "]",
-        "test_ahead::test_a_state_is_captured_once_at_every_boundary",
     ),
     Fault(
         "captures launched ahead are not counted",
