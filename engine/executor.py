@@ -68,7 +68,9 @@ class Executor:
         self.drafter = drafter
         self.in_order = in_order  # see Backend.runs_in_order
         self.unread = Unread()
-        self._unpicked: list[mx.array] = []  # hidden states of launched batches without picks
+        # Hidden states of batches without picks: of the round being launched, and of the last.
+        self._unpicked: list[mx.array] = []
+        self._behind: list[mx.array] = []
         self.phases = Phases()
         self.affordable: Affordable | None = None
 
@@ -111,12 +113,16 @@ class Executor:
                 self._launch_batch(Batch(group, self.block_size, round_.groups), begin, listen)
 
     def read(self, round_: Round, take: Take) -> list[Verdict]:
-        """Wait for the picks of a launched round; return verdicts in the order of its rows."""
+        """Wait for the picks of a launched round; return verdicts in the order of its rows.
+
+        A round of prompt chunks alone tells nothing; what is waited for then is the one before it.
+        """
         found = self.unread.pop(row for row in round_.rows if row.samples)
         with self.phases.during("device"):
             mx.eval([picks.arrays for picks in {picks for picks, _ in found.values()}])
             if not found:
-                mx.eval(self._unpicked)  # or the host would run away from the device
+                mx.eval(self._behind)
+            self._behind, self._unpicked = self._unpicked, []
         with self.phases.during("sample"):
             tokens = {
                 seq_id: take(seq_id, picks.read()[number])
@@ -129,7 +135,11 @@ class Executor:
     def keep(self, rows: Iterable[Row]) -> None:
         """Forget what was launched but for these rows: nobody is going to read it."""
         self.unread.keep(rows)
-        self._unpicked = []
+
+    def undo(self, rows: Iterable[Row]) -> None:
+        """Forget a round that failed, which must never be evaluated again, and all but ``rows``."""
+        self.keep(rows)
+        self._behind, self._unpicked = [], []
 
     def attach(
         self,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from memory_reader import assert_same_memory, read_memory
 from oracle import Oracle
@@ -272,6 +273,50 @@ def test_the_next_forward_pass_is_begun_before_the_round_is_read(
         ("launch", []),
         ("read", [True]),
     ]
+
+
+def waits_for(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Compute a prompt of 100 tokens; return which forward passes each step has waited for."""
+    forward, ran, waited = engine.parts.executor.forward, [], []
+    hidden, evaluate = forward.hidden, mx.eval
+
+    def running(*args: Any) -> mx.array:
+        ran.append(hidden(*args))
+        return ran[-1]
+
+    def evaluating(*arrays: Any) -> None:
+        asked = arrays[0] if len(arrays) == 1 and isinstance(arrays[0], list) else []
+        waited.extend(n for n, one in enumerate(ran) if any(one is array for array in asked))
+        evaluate(*arrays)
+
+    engine.submit([8] * 100, GREEDY)  # chunks of 32
+    seen = []
+    with monkeypatch.context() as inside:
+        inside.setattr(forward, "hidden", running)
+        inside.setattr(mx, "eval", evaluating)
+        for _ in range(3):
+            before = len(waited)
+            engine.step()
+            seen.append(waited[before:])
+    drive(engine, {})
+    return seen
+
+
+def test_a_round_of_chunks_waits_for_the_one_before_it(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(model_type, ahead=True, in_order=True)
+
+    assert waits_for(engine, monkeypatch) == [[], [0], [1]]
+
+
+def test_a_round_that_failed_is_not_evaluated_again(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(model_type, ahead=True, in_order=True)
+    fail_at(monkeypatch, engine.parts.executor, "launch", {1}, Broken())
+
+    assert waits_for(engine, monkeypatch) == [[], [], [1]]
 
 
 def test_what_was_launched_for_nobody_is_forgotten(model_type: str) -> None:
