@@ -113,6 +113,7 @@ def test_running_ahead_changes_no_delta_of_any_request(model_type: str, in_order
         engine = engine_of(model_type, ahead=ahead, in_order=ahead and in_order)
         submit_all(engine, cases())
         found[ahead] = by_request(drive(engine, {}))
+        assert engine.stats().scheduler.failures == 0
 
     assert found[True] == found[False]
     reasons = {deltas[-1].finish_reason for deltas in found[True].values()}
@@ -130,6 +131,7 @@ def test_penalties_beside_others_change_nothing_either(model_type: str) -> None:
         engine = engine_of(model_type, ahead=ahead)
         submit_all(engine, some)
         found[ahead] = by_request(drive(engine, {}))
+        assert engine.stats().scheduler.failures == 0
 
     assert found[True] == found[False]
 
@@ -151,6 +153,7 @@ def test_requests_come_and_go_pause_and_are_cancelled_without_changing_the_other
             17: lambda engine=engine: engine.submit(PROMPTS[3], SAMPLED, request_id="last"),
         }
         found[ahead] = by_request(drive(engine, script))
+        assert engine.stats().scheduler.failures == 0
 
     assert found[True].keys() == found[False].keys()
     for key, deltas in found[True].items():

@@ -154,6 +154,7 @@ def ask(
             if len(asked.picked) < len(asked.deltas):
                 asked.picked.append(listening.num_picked.get(seq_id, 0))
     assert_nothing_left(engine)
+    assert engine.stats().scheduler.failures == 0
     return list(samples.values())
 
 
