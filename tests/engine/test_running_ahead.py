@@ -118,6 +118,8 @@ def test_running_ahead_changes_no_delta_of_any_request(model_type: str, in_order
     assert found[True] == found[False]
     reasons = {deltas[-1].finish_reason for deltas in found[True].values()}
     assert reasons == {"length", "stop"}
+    for delta in found[True]["r0", 0]:
+        assert [one.token_id for one in delta.logprobs] == [*delta.token_ids]
 
 
 def test_penalties_beside_others_change_nothing_either(model_type: str) -> None:
@@ -337,6 +339,19 @@ def test_what_was_launched_for_nobody_is_forgotten(model_type: str) -> None:
     engine.cancel("r1")
     engine.resume("r0")
     drive(engine, {})
+
+
+def test_the_last_request_leaves_nothing_behind_when_it_is_cancelled(model_type: str) -> None:
+    engine = engine_of(model_type, ahead=True)
+    engine.submit(PROMPTS[0], GREEDY, request_id="only")
+    for _ in range(3):
+        engine.step()
+    assert len(engine.parts.executor.unread) == 1
+    engine.cancel("only")
+
+    [delta] = engine.step()
+    assert delta.finish_reason == "cancelled"
+    assert_nothing_left(engine)
 
 
 def fail_at(
