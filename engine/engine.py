@@ -320,7 +320,7 @@ class Engine:
     def _undo(self) -> list[Commit]:
         """Undo the round in flight, and with it what was launched on top of it."""
         commits = self.scheduler.fail()
-        self.parts.executor.keep(self.scheduler.launched)
+        self.parts.executor.undo(self.scheduler.launched)
         return commits
 
     def _deltas(self, commits: Sequence[Commit]) -> list[Delta]:

@@ -6,7 +6,6 @@ its longest window. Each batch is evaluated, then stored, before the next one be
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import mlx.core as mx
@@ -21,6 +20,7 @@ from .forward import Forward
 from .phases import Phases
 from .sampling import Picked, Picks
 from .store import Store
+from .unread import Unread
 from .view import BatchView
 
 
@@ -47,6 +47,8 @@ Listen = Callable[[Row, mx.array, Callable[[mx.array], mx.array]], None]
 Affordable = Callable[[int, Sequence[Found]], int]
 """How many of the drafts in hand a row may run: (rows, those of each row that has any) -> most."""
 
+_start: Callable[..., None] = mx.async_eval  # mlx does not type it
+
 
 class Executor:
     """Runs rounds on one model."""
@@ -65,9 +67,10 @@ class Executor:
         self.block_size = block_size
         self.drafter = drafter
         self.in_order = in_order  # see Backend.runs_in_order
-        # What launched rows pick, by sequence and the row's end: picks, and its number there.
-        self._unread: dict[tuple[int, int], tuple[Picks, int]] = {}
-        self._unpicked: list[mx.array] = []  # hidden states of launched batches without picks
+        self.unread = Unread()
+        # Hidden states of batches without picks: of the round being launched, and of the last.
+        self._unpicked: list[mx.array] = []
+        self._behind: list[mx.array] = []
         self.phases = Phases()
         self.affordable: Affordable | None = None
 
@@ -100,20 +103,26 @@ class Executor:
         token of a row may be unknown: it is what was picked by the launched row before it. No row
         drafts anything.
         """
-        with self.phases.during("device"):
-            self.store.copy(round_.block_copies, round_.slot_copies)
+        if not self.in_order:
+            with self.phases.during("device"):
+                self.store.copy(round_.block_copies, round_.slot_copies)
+        elif round_.block_copies or round_.slot_copies:
+            _start(self.store.copies(round_.block_copies, round_.slot_copies))
         for rows in _split([row for row in round_.rows if not row.launched]):
             for group in self.store.divide([Window(row) for row in rows]):
                 self._launch_batch(Batch(group, self.block_size, round_.groups), begin, listen)
 
     def read(self, round_: Round, take: Take) -> list[Verdict]:
-        """Wait for the picks of a launched round; return verdicts in the order of its rows."""
-        ends = [(row.seq_id, row.certain_end) for row in round_.rows if row.samples]
-        found = {seq_id: self._unread.pop((seq_id, end)) for seq_id, end in ends}
+        """Wait for the picks of a launched round; return verdicts in the order of its rows.
+
+        A round of prompt chunks alone tells nothing; what is waited for then is the one before it.
+        """
+        found = self.unread.pop(row for row in round_.rows if row.samples)
         with self.phases.during("device"):
             mx.eval([picks.arrays for picks in {picks for picks, _ in found.values()}])
             if not found:
-                mx.eval(self._unpicked)  # or the host would run away from the device
+                mx.eval(self._behind)
+            self._behind, self._unpicked = self._unpicked, []
         with self.phases.during("sample"):
             tokens = {
                 seq_id: take(seq_id, picks.read()[number])
@@ -125,9 +134,12 @@ class Executor:
 
     def keep(self, rows: Iterable[Row]) -> None:
         """Forget what was launched but for these rows: nobody is going to read it."""
-        kept = {(row.seq_id, row.certain_end) for row in rows}
-        self._unread = {key: place for key, place in self._unread.items() if key in kept}
-        self._unpicked = []
+        self.unread.keep(rows)
+
+    def undo(self, rows: Iterable[Row]) -> None:
+        """Forget a round that failed, which must never be evaluated again, and all but ``rows``."""
+        self.keep(rows)
+        self._behind, self._unpicked = [], []
 
     def attach(
         self,
@@ -147,8 +159,7 @@ class Executor:
 
     def forget(self, seq_id: int) -> None:
         """A sequence has ended."""
-        for key in [key for key in self._unread if key[0] == seq_id]:
-            del self._unread[key]
+        self.unread.forget(seq_id)
         if self.drafter is not None:
             self.drafter.forget(seq_id)
 
@@ -193,10 +204,9 @@ class Executor:
         if run.wanted:
             with self.phases.during("sample"):
                 picks = begin(run.wanted, run.output)
-                mx.async_eval(picks.arrays)
+                _start(picks.arrays)
             for number, want in enumerate(run.wanted):
-                row = want.window.row
-                self._unread[row.seq_id, row.certain_end] = picks, number
+                self.unread.add(want.window.row, picks, number)
         else:
             self._unpicked.append(run.hidden)
         self._show(run, listen)
@@ -207,14 +217,7 @@ class Executor:
         rows = [window.row for window in batch.windows]
         if all(row.tokens != (UNKNOWN,) for row in rows):
             return batch.tokens()
-        places = [self._unread[row.seq_id, row.start] for row in rows]
-        sources = list({id(picks): picks for picks, _ in places}.values())
-        first = dict(zip(map(id, sources), accumulate(len(one) for one in sources), strict=True))
-        order = [first[id(picks)] - len(picks) + number for picks, number in places]
-        tokens = mx.concatenate([picks.tokens for picks in sources])
-        if order != list(range(tokens.size)):
-            tokens = mx.take(tokens, mx.array(order))
-        return tokens[:, None].astype(mx.int32)
+        return self.unread.before(rows)
 
     def _forward(self, batch: Batch, tokens: mx.array, *, waits: bool = True) -> "_Pass":
         """Run a batch up to the logits at the positions that are wanted; wait for it or not."""
@@ -232,8 +235,11 @@ class Executor:
             if len(places) < lines.shape[0]:
                 lines = lines[mx.array(places)]
             output = self.forward.logits(lines)
-        with self.phases.during("device"):
-            (mx.eval if waits else mx.async_eval)(output, pending)
+        if waits:
+            with self.phases.during("device"):
+                mx.eval(output, pending)
+        else:
+            _start(output, pending)
         return _Pass(view, caches, hidden, wanted, output)
 
     def _show(self, run: "_Pass", listen: Listen | None) -> None:

@@ -1,6 +1,6 @@
 """What a loaded model keeps between rounds, and how a batch passes through it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,12 +95,23 @@ class Store:
 
     def copy(self, blocks: Iterable[BlockCopy], slots: Iterable[SlotCopy]) -> None:
         """Carry out copies, in order."""
+        for arrays in self._copies(blocks, slots):
+            mx.eval(arrays)
+
+    def copies(self, blocks: Iterable[BlockCopy], slots: Iterable[SlotCopy]) -> list[mx.array]:
+        """Arrays whose evaluation carries out copies, none of which builds on another."""
+        return [array for arrays in self._copies(blocks, slots) for array in arrays]
+
+    def _copies(
+        self, blocks: Iterable[BlockCopy], slots: Iterable[SlotCopy]
+    ) -> Iterator[list[mx.array]]:
+        """Begin one copy after the other; return what to evaluate for each."""
         for block in blocks:
-            mx.eval(
-                [a for layer in self.layers for a in layer.copy_block(block.source, block.target)]
-            )
+            source, target = block.source, block.target
+            yield [array for layer in self.layers for array in layer.copy_block(source, target)]
         for slot in slots:
-            mx.eval([a for layer in self.layers for a in layer.copy_slot(slot.source, slot.target)])
+            source, target = slot.source, slot.target
+            yield [array for layer in self.layers for array in layer.copy_slot(source, target)]
 
 
 def build_store(

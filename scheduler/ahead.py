@@ -10,6 +10,8 @@ release what it holds. Nobody gives way to it. What may yet change where its seq
 it holds (drafts, a pause, a cancellation, a copy) keeps it out.
 """
 
+from dataclasses import replace
+
 from .checkpointing import boundaries_to_capture, num_captures, take_captures
 from .grouping import find_groups
 from .ledger import Ledger
@@ -65,14 +67,8 @@ def _has_block(ledger: Ledger, sequence: Sequence, start: int) -> bool:
 
 
 def _row(ledger: Ledger, sequence: Sequence, start: int, num_taken: int) -> Row:
-    slot = sequence.slot
     blocks = sequence.blocks.first(start // ledger.config.block_size + 1)
-    if not ledger.checkpoint_limit:
-        return Row(sequence.seq_id, (UNKNOWN,), start, blocks, slot)
-    row = Row(sequence.seq_id, (UNKNOWN,), start, blocks, slot)
-    # a state at the start itself is for the row in flight to keep
-    at = [one for one in boundaries_to_capture(ledger, sequence, row) if one > start]
-    if not at:
-        return row
-    captures = take_captures(ledger, sequence, at, num_taken)
-    return Row(sequence.seq_id, (UNKNOWN,), start, blocks, slot, captures=captures)
+    row = Row(sequence.seq_id, (UNKNOWN,), start, blocks, sequence.slot)
+    if ledger.checkpoint_limit and (at := boundaries_to_capture(ledger, sequence, row)):
+        row = replace(row, captures=take_captures(ledger, sequence, at, num_taken))
+    return row

@@ -14,9 +14,13 @@ from engine.drafting.lookup_drafter import LookupDrafter
 from engine.engine import Engine
 from engine.loading import DEMO_PROMPTS
 from engine.sampling_params import SamplingParams
+from scheduler.round import UNKNOWN
 
 WAYS = ("off", 1, 2, 3, 4, "lookup")
-"""How an engine drafts: not at all, so many a round with the MTP head, three by lookup."""
+"""How an engine drafts: not at all, so many a round with the MTP head, three by lookup.
+
+Beside them there is "ahead": without drafts, but the next round's rows are launched early.
+"""
 
 MEMORY = {"max_rows": 24, "num_blocks": 400, "max_context": 640, "exact": True, "check": True}
 
@@ -28,8 +32,10 @@ def _built(speculate: int | str, acceptance: str) -> Parts:
 
 def parts_of(way: int | str, acceptance: str = "coupled", **changes: Any) -> Parts:
     """The parts of an engine that drafts this way; all but "off" share their memory."""
-    if way == "off":
+    if way in ("off", "ahead"):
         parts = _built("off", "coupled")
+        options = replace(parts.options, async_scheduling=way == "ahead")
+        parts = replace(parts, options=options)
     else:
         parts = _built(4, "coupled")
         executor = copy.copy(parts.executor)
@@ -100,20 +106,34 @@ class Listening:
         self._executor = executor
         self.num_picked: dict[int, int] = {}  # by sequence, in the last round
         self.total_picked: Counter[int] = Counter()
+        self.num_launched = 0  # rows whose token was not known yet
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
 
     def run(self, *args: Any) -> Any:
-        verdicts = self._executor.run(*args)
+        return self._listen(self._executor.run(*args))
+
+    def launch(self, round_: Any, *args: Any) -> None:
+        self.num_launched += sum(row.tokens == (UNKNOWN,) for row in round_.rows)
+        self._executor.launch(round_, *args)
+
+    def read(self, *args: Any) -> Any:
+        return self._listen(self._executor.read(*args))
+
+    def _listen(self, verdicts: Any) -> Any:
         self.num_picked = {verdict.seq_id: len(verdict.tokens) for verdict in verdicts}
         self.total_picked.update(self.num_picked)
         return verdicts
 
 
-def ask(parts: Parts, cases: Iterable[tuple[Any, SamplingParams]]) -> list[Asked]:
+def ask(
+    parts: Parts,
+    cases: Iterable[tuple[Any, SamplingParams]],
+    listening: Listening | None = None,
+) -> list[Asked]:
     """Run all cases together in a new engine; return samples in order, and leave nothing behind."""
-    listening = Listening(parts.executor)
+    listening = listening or Listening(parts.executor)
     engine = Engine(replace(parts, executor=listening))
     samples: dict[tuple[str, int], Asked] = {}
     for prompt, params in cases:
@@ -134,6 +154,7 @@ def ask(parts: Parts, cases: Iterable[tuple[Any, SamplingParams]]) -> list[Asked
             if len(asked.picked) < len(asked.deltas):
                 asked.picked.append(listening.num_picked.get(seq_id, 0))
     assert_nothing_left(engine)
+    assert engine.stats().scheduler.failures == 0
     return list(samples.values())
 
 

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from demo_engines import WAYS, Said, ask, parts_of, said
+from demo_engines import WAYS, Listening, Said, ask, parts_of, said
 from mixed_cases import CASES, asked_of, free_cases
+
+from engine.sampling_params import SamplingParams
 
 
 @pytest.mark.parametrize("way", WAYS[1:])
@@ -14,6 +16,25 @@ def test_drafts_change_nothing_of_what_is_answered(kind: str, way: int | str) ->
 
     assert found == expected
     assert sum(one.answer.usage.accepted_tokens for one in asked_of(kind, way)) > 0
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_running_ahead_changes_nothing_of_what_is_answered(kind: str) -> None:
+    """Beside a grammar or a penalty nothing is launched: those cases run once with, once apart."""
+    together = CASES[kind]()
+    apart = [one for one in together if not needs_tokens(one[1])]
+    parts = parts_of("ahead")
+    for cases in (together, apart):
+        listening = Listening(parts.executor)
+        found = said(ask(parts, cases, listening))
+        assert found == said(ask(parts_of("off"), cases))
+    total = sum(len(one.token_ids) for one in found)
+    assert listening.num_launched > 0.8 * (total - len(found))
+
+
+def needs_tokens(params: SamplingParams) -> bool:
+    penalties = params.presence_penalty, params.frequency_penalty, params.repetition_penalty
+    return any((*penalties, params.json_schema, params.regex, params.grammar))
 
 
 def test_the_mixed_batch_ends_in_every_way_and_says_something_different_each_time() -> None:

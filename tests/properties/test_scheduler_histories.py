@@ -83,10 +83,11 @@ def test_the_walk_goes_everywhere() -> None:
     """A walk that never preempts, hits, forks or folds would prove nothing."""
     seen: dict[str, int] = {}
     for seed in range(20):
-        one = Walk(seed)
+        one, planned = Walk(seed), {}
         for _ in range(250):
             one.happen()
             if (round_ := one.world.in_flight) is not None:
+                planned[id(round_)] = round_
                 for name, count in (
                     ("folds", sum(row.fold > 0 for row in round_.rows)),
                     ("captures", sum(len(row.captures) for row in round_.rows)),
@@ -100,9 +101,19 @@ def test_the_walk_goes_everywhere() -> None:
                     ),
                     ("block copies", len(round_.block_copies)),
                     ("slot copies", len(round_.slot_copies)),
+                    ("launched rows", sum(row.launched for row in round_.rows)),
+                    (
+                        "launched captures",
+                        sum(row.launched and len(row.captures) for row in round_.rows),
+                    ),
                 ):
                     seen[name] = seen.get(name, 0) + count
-        one.world.drain()
+        named = sum(
+            row.launched
+            for round_ in [*planned.values(), *one.world.drain()]
+            for row in round_.rows
+        )
+        seen["dropped rows"] = seen.get("dropped rows", 0) + one.world.num_ahead - named
         stats = one.world.scheduler.stats()
         for name in ("preemptions", "failures", "hit_tokens", "accepted_tokens"):
             seen[name] = seen.get(name, 0) + getattr(stats, name)
@@ -115,6 +126,9 @@ def test_the_walk_goes_everywhere() -> None:
         "captures inside a fold",
         "block copies",
         "slot copies",
+        "launched rows",
+        "launched captures",
+        "dropped rows",
         "preemptions",
         "failures",
         "hit_tokens",

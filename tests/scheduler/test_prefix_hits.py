@@ -82,6 +82,17 @@ def test_waiting_prompts_share_from_the_second_on_in_a_hybrid_too() -> None:
     assert computed_by(world) == {first: 13, second: 5, third: 5}
 
 
+def test_a_paused_prompt_claims_nothing() -> None:
+    world = make_world(prompt_tokens_per_round=4)
+    [paused] = world.submit(range(16))
+    world.round()
+    assert world.scheduler.ledger.claims
+    world.pause(paused)
+
+    assert not world.scheduler.ledger.claims
+    world.drain()
+
+
 @pytest.mark.parametrize("make", [make_world, make_hybrid])
 def test_the_second_of_two_prompts_waits_for_what_the_first_computes(make) -> None:
     world = make(prompt_tokens_per_round=8)

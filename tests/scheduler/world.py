@@ -56,6 +56,7 @@ class World:
     in_flight: Round | None = None
     is_launched: bool = False  # the round in flight runs
     ahead: Round | None = None  # launched while it does
+    num_ahead: int = 0  # rows that were launched ahead
 
     def __post_init__(self) -> None:
         WORLDS.append(self)
@@ -138,6 +139,7 @@ class World:
             self.check_groups(ahead)
             self.engine.launch(ahead, self.choose, self.quality)
             self.ahead = ahead
+            self.num_ahead += len(ahead.rows)
         return ahead
 
     def land(self, change: Callable[[list[Verdict]], list[Verdict]] | None = None) -> list[Commit]:
