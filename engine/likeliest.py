@@ -1,4 +1,4 @@
-"""The likeliest tokens, found on the host where logits lie in its memory anyway."""
+"""The likeliest tokens: found on the host where logits lie in its memory anyway."""
 
 import mlx.core as mx
 import numpy as np
@@ -15,3 +15,16 @@ def likeliest(logits: mx.array) -> list[int]:
     """Return the id of the largest of each row of ``logits`` [N, V], the lowest among equals."""
     ids: list[int] = np.array(logits, copy=False).argmax(axis=-1).tolist()
     return ids
+
+
+def likeliest_on_device(logits: mx.array) -> mx.array:
+    """Return the id of the largest of each row of ``logits`` [N, V], uint32 [N], as an array.
+
+    The lowest among equals.
+    """
+    if mx.default_device() == mx.Device(mx.gpu) and mx.cuda.is_available():
+        from .cuda import argmax
+
+        if argmax.takes(logits):
+            return argmax.argmax(logits)
+    return mx.argmax(logits, axis=-1)

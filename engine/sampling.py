@@ -8,6 +8,7 @@ import numpy as np
 
 from .answer import TokenLogprob
 from .draw import Draw
+from .likeliest import likeliest_on_device
 from .logits import processed_logits, put_rows, take_rows
 from .logprobs import Logprobs
 from .noise import RoundNoise
@@ -35,12 +36,12 @@ def pick(
     worked = [row for row, draw in enumerate(draws) if not draw.plain]
     tokens: mx.array | None = None
     if len(worked) < len(draws):
-        tokens = mx.argmax(logits, axis=-1)
+        tokens = likeliest_on_device(logits)
     processed: mx.array | None = None
     if worked:
         members = [draws[row] for row in worked]
         processed = processed_logits(members, take_rows(logits, worked))
-        picked = mx.argmax(_noisy(members, processed, noise), axis=-1)
+        picked = likeliest_on_device(_noisy(members, processed, noise))
         tokens = picked if tokens is None else put_rows(tokens, worked, picked)
     if tokens is None:  # no draws at all
         tokens = mx.zeros((0,), dtype=mx.uint32)

@@ -8,8 +8,9 @@ from ..attention.paged import InPages, PagedCache
 from ..pages import PageShape
 from ..spans import Span
 from ..view import BatchView
-from . import paged_attention
+from . import paged_attention, prompt_attention, shared_prefix
 from .device import on_device
+from .shared_rows import SharedRows
 from .window import WindowArrays, window_arrays
 
 UNLIMITED = 1 << 30  # positions added to it must not overflow
@@ -31,7 +32,15 @@ class CudaAttentionLayer(AttentionLayer):
         super().__init__(
             shape, num_blocks, block_size, window_size=window_size, rotary_shift=rotary_shift
         )
-        self.kind = "paged attention by a CUDA kernel, prompts gathered by span"
+        self.kind = "paged attention by CUDA kernels"
+        self.cause = prompt_attention.why_not(
+            shape.dtype, shape.key_dim, shape.value_dim, block_size
+        )
+        if self.cause is not None:
+            self.kind += ", prompts gathered by span"
+        self.shares = (
+            window_size is None and shared_prefix.why_not(shape.dtype, shape.key_dim) is None
+        )
         if window_size is not None:
             self.kind += f", window of {window_size}"
         self.limits = on_device(mx.array([window_size or UNLIMITED, rotary_shift], mx.int32))
@@ -40,7 +49,8 @@ class CudaAttentionLayer(AttentionLayer):
         mx.eval(self.limits, self._counters)
 
     def open(self, view: BatchView) -> "CudaPagedCache":
-        return CudaPagedCache(self, view.batch.width, window_arrays(view), view)
+        shared = shared_rows(view, self.pages.shape.num_kv_heads) if self.shares else None
+        return CudaPagedCache(self, view.batch.width, window_arrays(view), shared, view)
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         assert isinstance(cache, CudaPagedCache)
@@ -71,6 +81,15 @@ class CudaAttentionLayer(AttentionLayer):
         return self._counters
 
 
+def shared_rows(view: BatchView, num_kv_heads: int) -> SharedRows | None:
+    """What rows of ``view`` share, made once for all layers of so many heads."""
+    key = (SharedRows, num_kv_heads)
+    if key not in view.shared:
+        view.shared[key] = SharedRows.of(view.batch, num_kv_heads)
+    shared: SharedRows | None = view.shared[key]
+    return shared
+
+
 class TracedIndex(BatchIndex):
     """Stands for the index of a window of which only device arrays are known."""
 
@@ -89,6 +108,7 @@ class CudaPagedCache(PagedCache):
         layer: CudaAttentionLayer,
         width: int,
         window: WindowArrays,
+        shared: SharedRows | None = None,
         view: BatchView | None = None,
     ) -> None:
         super().__init__(
@@ -100,6 +120,7 @@ class CudaPagedCache(PagedCache):
         self.layer = layer
         self.view = view
         self.window = window
+        self.shared = shared if layer.shares else None
         self.width = width
         self.done: list[mx.array] = []  # to evaluate, for the pages to hold the window
         self._new: tuple[mx.array, mx.array] | None = None
@@ -116,11 +137,25 @@ class CudaPagedCache(PagedCache):
         keys, values = self._new
         dtype = self.pages.shape.dtype
         same_type = queries.dtype == keys.dtype == values.dtype == dtype
-        if sinks is not None or self.width > paged_attention.MAX_WIDTH or not same_type:
+        is_long = self.width > paged_attention.MAX_WIDTH
+        if sinks is not None or is_long or not same_type:
             keys, values = keys.astype(dtype), values.astype(dtype)
             self._written = paged_attention.write(self.pages, self.window, keys, values)
             self.done = [self._written]
-            return super().attend(queries, scale, sinks)
+            if sinks is not None or not is_long or not same_type or self.layer.cause is not None:
+                return super().attend(queries, scale, sinks)
+            return prompt_attention.attend_prompt(
+                self.pages,
+                self.window,
+                queries,
+                self._written,
+                limits=self.layer.limits,
+                scale=self.layer.scale(scale),
+            )
+        constants = {"limits": self.layer.limits, "scale": self.layer.scale(scale)}
+        sums = None
+        if self.shared is not None:
+            sums = shared_prefix.attend(self.pages, self.window, self.shared, queries, **constants)
         out = paged_attention.attend(
             self.pages,
             self.window,
@@ -128,8 +163,8 @@ class CudaPagedCache(PagedCache):
             keys=keys,
             values=values,
             counters=self.layer.counters(self.num_counters(queries.shape[1])),
-            limits=self.layer.limits,
-            scale=self.layer.scale(scale),
+            shared=sums,
+            **constants,
         )
         self.done = [out]
         return out
@@ -147,6 +182,18 @@ class CudaPagedCache(PagedCache):
         scale: float,
     ) -> mx.array:
         """Prepare the heads in ``projected``, write, attend: (rows, width, query heads * dim)."""
+        constants = {"limits": self.layer.limits, "scale": self.layer.scale(scale)}
+        sums = None
+        if self.shared is not None:
+            sums = shared_prefix.attend_projected(
+                self.pages,
+                self.window,
+                self.shared,
+                projected=projected,
+                projection=projection,
+                preparation=preparation,
+                **constants,
+            )
         out = paged_attention.attend_projected(
             self.pages,
             self.window,
@@ -154,8 +201,8 @@ class CudaPagedCache(PagedCache):
             projection,
             preparation,
             counters=self.layer.counters(self.num_counters(projection.num_heads)),
-            limits=self.layer.limits,
-            scale=self.layer.scale(scale),
+            shared=sums,
+            **constants,
         )
         self.done = [out]
         return out

@@ -5,18 +5,22 @@ traced once for a number of rows, a width and a length of block tables, each rou
 few; rows that only fill up are of length 0 and touch nothing but scratch.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
+from ..batch import Int32s
 from ..forward import RunBody
 from ..layers import Layer
 from ..view import BatchView
 from . import fusing
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
 from .delta_layer import CudaDeltaLayer, CudaDeltaWindow, delta_table
+from .device import on_device
+from .shared_rows import SharedPlan, SharedRows
 from .window import WindowArrays, splits_for
 
 WIDEST = 9  # tokens of a window
@@ -26,7 +30,7 @@ MOST_CAPTURES = 2  # of a row that decodes: those of its folds and its own
 ROW_STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 FEWEST_BLOCKS = 16
 
-Compiled = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array], mx.array]
+Compiled = Callable[[mx.array, mx.array], mx.array]
 
 
 class Shape(NamedTuple):
@@ -36,6 +40,21 @@ class Shape(NamedTuple):
     width: int
     num_blocks: int  # of a row's table
     block_size: int
+    num_items: int = 0  # of what rows share, if they do
+    num_shared_splits: int = 0
+    num_own_splits: int = 0
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """The arrays that are packed into one, in order."""
+        return {
+            "starts": (self.num_rows,),
+            "lengths": (self.num_rows,),
+            "blocks": (self.num_rows, self.num_blocks),
+            "delta": (self.num_rows, 7 + 2 * MOST_CAPTURES),
+            "items": (self.num_items, 3),
+            "splits": (self.num_rows if self.num_items else 0,),
+        }
 
 
 class CompiledBody:
@@ -45,6 +64,8 @@ class CompiledBody:
         self._run = run
         self._layers = layers
         self._is_fit = all(isinstance(one, CudaAttentionLayer | CudaDeltaLayer) for one in layers)
+        paged = [layer for layer in layers if isinstance(layer, CudaAttentionLayer)]
+        self._num_kv_heads = paged[0].pages.shape.num_kv_heads if paged else 0
         self._compiled: dict[Shape, Compiled] = {}
 
     def __call__(self, tokens: mx.array, caches: list[Any]) -> mx.array:
@@ -53,24 +74,30 @@ class CompiledBody:
         if not self._is_fit or view is None or not _is_short(view):
             return self._run(tokens, caches)
         batch = view.batch
-        shape = Shape(
-            next(count for count in ROW_STEPS if count >= batch.size),
-            batch.width,
-            max(FEWEST_BLOCKS, 1 << (batch.blocks.shape[1] - 1).bit_length()),
-            batch.block_size,
-        )
+        num_rows = next(count for count in ROW_STEPS if count >= batch.size)
+        num_blocks = max(FEWEST_BLOCKS, 1 << (batch.blocks.shape[1] - 1).bit_length())
+        shape = Shape(num_rows, batch.width, num_blocks, batch.block_size)
+        arrays = {
+            "starts": batch.starts,
+            "lengths": batch.lengths,
+            "blocks": batch.blocks,
+            "delta": delta_table(view, MOST_CAPTURES),
+        }
+        plan = SharedPlan.of(batch, self._num_kv_heads)
+        if plan is not None:
+            plan = plan.rounded(num_rows)
+            shape = shape._replace(
+                num_items=len(plan.items),
+                num_shared_splits=plan.num_splits,
+                num_own_splits=plan.num_own_splits,
+            )
+            arrays |= {"items": plan.items, "splits": plan.splits}
         if shape not in self._compiled:
             self._compiled[shape] = mx.compile(self._trace(shape))
-        lacking = shape.num_rows - batch.size
+        lacking = num_rows - batch.size
         if lacking:
             tokens = mx.pad(tokens, [(0, lacking), (0, 0)])
-        hidden = self._compiled[shape](
-            tokens,
-            mx.array(_padded(batch.starts, (shape.num_rows,))),
-            mx.array(_padded(batch.lengths, (shape.num_rows,))),
-            mx.array(_padded(batch.blocks, (shape.num_rows, shape.num_blocks))),
-            mx.array(_padded(delta_table(view, MOST_CAPTURES), (shape.num_rows, -1))),
-        )
+        hidden = self._compiled[shape](tokens, mx.array(_packed(arrays, shape)))
         for cache in caches:
             cache.done = [hidden]  # which depends on all that every layer wrote
         return hidden[: batch.size] if lacking else hidden
@@ -81,18 +108,25 @@ class CompiledBody:
         return len(self._compiled)
 
     def _trace(self, shape: Shape) -> Compiled:
-        def body(
-            tokens: mx.array, starts: mx.array, lengths: mx.array, tables: mx.array, rows: mx.array
-        ) -> mx.array:
+        def body(tokens: mx.array, packed: mx.array) -> mx.array:
+            arrays = _unpacked(on_device(packed), shape)
             num_splits = splits_for(shape.num_blocks * shape.block_size)
-            window = WindowArrays(starts, lengths, tables, num_splits)
+            window = WindowArrays(arrays["starts"], arrays["lengths"], arrays["blocks"], num_splits)
+            shared = None
+            if shape.num_items:
+                shared = SharedRows(
+                    arrays["items"],
+                    arrays["splits"],
+                    shape.num_shared_splits,
+                    shape.num_own_splits,
+                )
             caches: list[Any] = []
             for layer in self._layers:
                 if isinstance(layer, CudaAttentionLayer):
-                    caches.append(CudaPagedCache(layer, shape.width, window))
+                    caches.append(CudaPagedCache(layer, shape.width, window, shared))
                 else:
                     assert isinstance(layer, CudaDeltaLayer)
-                    caches.append(CudaDeltaWindow(layer, shape.width, rows))
+                    caches.append(CudaDeltaWindow(layer, shape.width, arrays["delta"]))
             return self._run(tokens, caches)
 
         return body
@@ -115,9 +149,22 @@ def _is_short(view: BatchView) -> bool:
     )
 
 
-def _padded(array: Any, shape: tuple[int, ...]) -> Any:
-    """``array`` with zeros after it in each dimension; -1: as it is."""
-    sizes = [was if wanted < 0 else wanted for was, wanted in zip(array.shape, shape, strict=True)]
-    out = np.zeros(sizes, array.dtype)
-    out[tuple(map(slice, array.shape))] = array
-    return out
+def _packed(arrays: Mapping[str, Int32s], shape: Shape) -> Int32s:
+    """``arrays`` one after the other, each with zeros up to its size: one copy to the device."""
+    parts = []
+    for name, sizes in shape.sizes.items():
+        part = np.zeros(sizes, np.int32)
+        if name in arrays:
+            part[tuple(map(slice, arrays[name].shape))] = arrays[name]
+        parts.append(part.reshape(-1))
+    return np.concatenate(parts)
+
+
+def _unpacked(packed: mx.array, shape: Shape) -> dict[str, mx.array]:
+    """What ``_packed`` joined, as views."""
+    arrays, at = {}, 0
+    for name, sizes in shape.sizes.items():
+        size = math.prod(sizes)
+        arrays[name] = packed[at : at + size].reshape(sizes)
+        at += size
+    return arrays

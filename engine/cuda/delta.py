@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from ..slots import SlotArray, Slots
+from .device import on_device
 from .source import Kernel, Template
 
 MAX_WIDTH = 9  # tokens of a window that runs in one launch
@@ -124,7 +125,7 @@ def layer_weights(module: Any) -> dict[str, mx.array]:
         "decay_rates": mx.exp(module.A_log.astype(mx.float32)),
         "dt_bias": module.dt_bias.astype(mx.float32),
         "norm": module.norm.weight.astype(mx.float32),
-        "epsilon": mx.array([module.norm.eps], mx.float32),
+        "epsilon": on_device(mx.array([module.norm.eps], mx.float32)),
     }
 
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from .device import on_device
+
 Place = tuple[int, int, int]  # first, per_key_head, per_value_head
 
 
@@ -19,7 +21,10 @@ def _value_places(first: int, members: int, size: int) -> Place:
 
 
 def _as_array(q: Place, k: Place, v: Place, gate: Place, ba: Sequence[Place]) -> mx.array:
-    return mx.array([number for place in (q, k, v, gate, *ba) for number in place], mx.int32)
+    numbers = [number for place in (q, k, v, gate, *ba) for number in place]
+    columns = on_device(mx.array(numbers, mx.int32))
+    mx.eval(columns)
+    return columns
 
 
 def apart(key_heads: int, value_heads: int, key_dim: int, value_dim: int) -> mx.array:

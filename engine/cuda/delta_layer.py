@@ -10,6 +10,7 @@ from ..recurrence.windows import FusedWindow
 from ..slots import Slots
 from ..view import BatchView
 from . import delta, delta_columns
+from .device import on_device
 from .paged_attention import copy_pieces
 
 
@@ -101,7 +102,8 @@ def delta_rows(view: BatchView) -> mx.array:
     """How each row runs, (rows, 7 + 2 captures) int32; see DeltaRow in kernels/delta_rule.cuh."""
     if CudaDeltaWindow not in view.shared:
         most = max(len(row.captures) for row in view.rows)
-        view.shared[CudaDeltaWindow] = mx.array(delta_table(view, most))
+        table = delta_table(view, most)
+        view.shared[CudaDeltaWindow] = on_device(mx.array(table)).reshape(table.shape)
     rows: mx.array = view.shared[CudaDeltaWindow]
     return rows
 

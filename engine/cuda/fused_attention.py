@@ -11,6 +11,7 @@ from mlx import nn
 from mlx_lm.models import llama, qwen3, qwen3_moe, qwen3_next
 
 from . import fusing, product
+from .device import on_device
 from .paged_attention import HeadPreparation, Projection
 from .rotary import inverse_frequencies
 
@@ -62,7 +63,7 @@ class FusedAttention:
         preparation = HeadPreparation(
             q_norm=None if norms[0] is None else norms[0].weight,
             k_norm=None if norms[1] is None else norms[1].weight,
-            epsilon=mx.array([epsilon], mx.float32),
+            epsilon=on_device(mx.array([epsilon], mx.float32)),
             frequencies=frequencies,
         )
         return cls(module, projection, preparation)

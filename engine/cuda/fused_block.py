@@ -16,6 +16,7 @@ from mlx_lm.models import llama, qwen3, qwen3_5, qwen3_moe, qwen3_next
 from . import fusing, product
 from .attention_layer import CudaPagedCache
 from .delta_layer import CudaDeltaWindow
+from .device import on_device
 from .fused_attention import FusedAttention
 from .fused_delta import FusedDelta
 from .fused_feed_forward import FusedFeedForward
@@ -116,4 +117,6 @@ def why_not_whole(model: nn.Module) -> str | None:
 
 
 def _norm_of(module: nn.RMSNorm) -> product.Norm:
-    return product.Norm(module.weight, mx.array([module.eps], mx.float32))
+    epsilon = on_device(mx.array([module.eps], mx.float32))
+    mx.eval(epsilon)  # or each step would make it anew
+    return product.Norm(module.weight, epsilon)

@@ -7,6 +7,8 @@ import numpy as np
 from mlx import nn
 from mlx_lm.models.rope_utils import Llama3RoPE, ProportionalRoPE, YarnRoPE
 
+from .device import on_device
+
 
 def inverse_frequencies(rope: Any) -> mx.array | None:
     """Return the angle a position, (dims / 2,) float32, of each pair (i, i + dims / 2).
@@ -18,10 +20,16 @@ def inverse_frequencies(rope: Any) -> mx.array | None:
         return None
     if type(rope) is nn.RoPE:
         exponents = -np.arange(0, rope.dims, 2, dtype=np.float64) / rope.dims
-        return mx.array((rope.scale * rope.base**exponents).astype(np.float32))
+        return _kept(mx.array((rope.scale * rope.base**exponents).astype(np.float32)))
     if isinstance(rope, YarnRoPE) and rope.mscale != 1.0:
         return None
     if isinstance(rope, (YarnRoPE, Llama3RoPE, ProportionalRoPE)):
-        turned: mx.array = 1 / rope._freqs
-        return turned
+        return _kept(1 / rope._freqs)
     return None
+
+
+def _kept(frequencies: mx.array) -> mx.array:
+    """The same numbers where kernels read them quickly."""
+    kept = on_device(frequencies)[: frequencies.size]
+    mx.eval(kept)
+    return kept

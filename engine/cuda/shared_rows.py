@@ -9,6 +9,7 @@ import numpy as np
 
 from ..batch import Batch, Int32s
 from ..spans import GroupSpan
+from .device import on_device
 from .window import SPLIT, splits_for
 
 BLOCKS = 128  # of a launch, about: one for each multiprocessor
@@ -77,8 +78,12 @@ class SharedPlan:
 
     def arrays(self) -> SharedRows:
         """Arrays on the device."""
+        items, splits = (on_device(mx.array(a)) for a in (self.items, self.splits))
         return SharedRows(
-            mx.array(self.items), mx.array(self.splits), self.num_splits, self.num_own_splits
+            items[: self.items.size].reshape(self.items.shape),
+            splits[: self.splits.size],
+            self.num_splits,
+            self.num_own_splits,
         )
 
 
