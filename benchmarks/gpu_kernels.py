@@ -3,10 +3,12 @@
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
+from mlx import nn
 
 from engine.batch import Batch, Window
 from engine.cuda import delta, paged_attention, product
@@ -25,6 +27,14 @@ REPEATS = 50
 HEADS = {  # query heads, K/V heads, their dimension, numbers that are turned, whether gated
     "dense-4b": (32, 8, 128, 128, False),
     "hybrid-4b": (16, 4, 256, 64, True),
+}
+PRODUCTS = {  # depth, columns of the weights side by side, what is around the product
+    "dense-4b q, k, v": (2560, (4096, 1024, 1024), "norm"),
+    "dense-4b o": (4096, (2560,), ""),
+    "dense-4b gate, up": (2560, (9728, 9728), "swiglu"),
+    "dense-4b down": (9728, (2560,), ""),
+    "hybrid-4b qkv, z, b, a": (2560, (8192, 4096, 32, 32), "norm"),
+    "4b vocabulary": (2560, (151936,), ""),
 }
 
 
@@ -136,23 +146,60 @@ def report(
     print(json.dumps(figures), flush=True)
 
 
+class FewRows:
+    """A product of few rows by weights that go round, so that they come from memory."""
+
+    def __init__(self, depth: int, columns: tuple[int, ...], around: str) -> None:
+        self.depth, self.around = depth, around
+        self.moved = 2 * depth * sum(columns)
+        self.outputs = columns[0] if around == "swiglu" else sum(columns)
+        self.weights = [
+            [mx.random.normal((count, depth), mx.bfloat16) for count in columns]
+            for _ in range(max(2, (1 << 29) // self.moved))
+        ]
+        self.joined = [mx.concatenate(matrices) for matrices in self.weights]
+        scale, epsilon = mx.random.normal((depth,), mx.bfloat16), mx.array([1e-6], mx.float32)
+        self.norm = product.Norm(scale, on_device(epsilon))
+        mx.eval(self.weights, self.joined, self.norm.weight, self.norm.epsilon)
+
+    def ours(self, x: mx.array, number: int, before: mx.array) -> mx.array:
+        return product.multiply(
+            x,
+            self.weights[number],
+            norm=self.norm if self.around else None,
+            swiglu=self.around == "swiglu",
+            residual=before,
+        )
+
+    def operations(self, x: mx.array, number: int, before: mx.array) -> mx.array:
+        normed = mx.fast.rms_norm(x, self.norm.weight, 1e-6) if self.around else x
+        out = normed @ self.joined[number].T
+        if self.around == "swiglu":
+            gate, up = mx.split(out, 2, axis=-1)
+            out = nn.silu(gate) * up
+        return out + before
+
+    def chain(self, multiply: Callable[..., mx.array], rows: int) -> Iterator[mx.array]:
+        """Yield products each of which waits for the last."""
+        x = mx.random.normal((rows, self.depth), mx.bfloat16)
+        last = mx.zeros((rows, self.outputs), mx.bfloat16)
+        mx.eval(x, last)
+        for number in itertools.cycle(range(len(self.weights))):
+            last = multiply(x, number, last)
+            yield last
+
+    def report(self, name: str, rows: int) -> None:
+        for kernel, multiply in (("ours", self.ours), ("mlx", self.operations)):
+            taken = microseconds(partial(next, self.chain(multiply, rows)))
+            sizes = {"count": rows, "context": 0, "width": 1}
+            report(f"product, {kernel}", name, **sizes, taken=taken, moved=self.moved)
+
+
 def products() -> None:
-    """The kernel for few rows beside MLX's own product, weights going round."""
-    for columns, depth in ((2560, 4096), (9728, 2560), (2560, 9728), (151936, 2560)):
-        count = max(1, (1 << 29) // (2 * columns * depth))
-        weights = [mx.random.normal((columns, depth), mx.bfloat16) for _ in range(count)]
-        for rows in (1, 8, 32, 64):
-            x = mx.random.normal((rows, depth), mx.bfloat16)
-            mx.eval(weights, x)
-            moved = 2 * columns * depth
-            for kernel, multiply in (("ours", product.multiply), ("mlx", lambda x, w: x @ w.T)):
-                turn = itertools.cycle(weights)
-                taken = microseconds(
-                    lambda multiply=multiply, turn=turn, x=x: multiply(x, next(turn))
-                )
-                sizes = {"count": rows, "context": 0, "width": 1}
-                shape = f"{columns} x {depth}"
-                report(f"product, {kernel}", shape, **sizes, taken=taken, moved=moved)
+    for name, sizes in PRODUCTS.items():
+        case = FewRows(*sizes)
+        for rows in (1, 8, 16, 32, 64):
+            case.report(name, rows)
 
 
 def warm_up() -> None:
