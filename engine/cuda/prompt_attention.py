@@ -9,27 +9,31 @@ from .source import Kernel
 from .window import WindowArrays
 
 KEYS = 64  # of a tile, see kernels/prompt_attention.cuh
+ARCHITECTURE = "sm_90"  # whose products of a warpgroup the kernel is made of
 
 ATTEND = """
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(1024) unsigned char shared[];
   const int num_kv_heads = queries_shape[1] / GROUP;
   const PromptWindow window{
       {queries, queries_strides[0], queries_strides[1], queries_strides[2], queries_strides[3]},
       key_pages, value_pages, tables, starts, lengths, out, queries_shape[2], num_kv_heads,
       static_cast<int>(key_pages_shape[0] / (num_kv_heads * BLOCK_SIZE)), tables_shape[1],
       limits[0], limits[1], scale[0]};
-  PromptAttention<HEAD_DIM, GROUP, BLOCK_SIZE, WARPS, TILES>(window).run(shared);
+  PromptAttention<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS>(window).run(shared);
 """
 
 
 def why_not(pages_dtype: mx.Dtype, key_dim: int, value_dim: int, block_size: int) -> str | None:
     """Say why long windows over pages of this kind cannot take the kernel; None if they can."""
+    architecture = mx.device_info()["architecture"]
+    if architecture != ARCHITECTURE:
+        return f"a device of {architecture}, not {ARCHITECTURE}"
     if pages_dtype != mx.bfloat16:
         return f"pages of {str(pages_dtype).removeprefix('mlx.core.')}"
     if key_dim != value_dim:
         return f"keys of {key_dim} and values of {value_dim}"
-    if key_dim % 32 or key_dim > 256:
-        return f"heads of {key_dim}, not a multiple of 32 up to 256"
+    if key_dim not in (64, 128, 192, 256):
+        return f"heads of {key_dim}, not a multiple of 64 up to 256"
     if block_size % 16:
         return f"blocks of {block_size} positions, not a multiple of 16"
     return None
@@ -70,12 +74,11 @@ def attend_prompt(
 @cache
 def _kernel(head_dim: int, group: int, block_size: int) -> tuple[Kernel, int]:
     """The kernel and how many queries a tile of it has."""
-    # the sums of a warp fill its registers: 2 x 16 queries of up to 128 numbers, or 16 of 256
-    warps, tiles, blocks = (4, 2, 2) if head_dim <= 128 else (8, 1, 1)
-    queries = warps * tiles * 16
+    warpgroups = 2  # and two blocks of a multiprocessor: one multiplies while another weighs
+    queries = warpgroups * 64
     kernel = Kernel(
         "prompt_attention",
-        ("warp.cuh", "heads.cuh", "prompt_attention.cuh"),
+        ("warp.cuh", "heads.cuh", "warpgroup.cuh", "prompt_attention.cuh"),
         ATTEND,
         (
             *("queries", "key_pages", "value_pages", "tables", "starts", "lengths"),
@@ -86,12 +89,11 @@ def _kernel(head_dim: int, group: int, block_size: int) -> tuple[Kernel, int]:
             ("HEAD_DIM", head_dim),
             ("GROUP", group),
             ("BLOCK_SIZE", block_size),
-            ("WARPS", warps),
-            ("TILES", tiles),
+            ("WARPGROUPS", warpgroups),
         ],
-        threads=32 * warps,
-        blocks=blocks,
-        shared_memory=(queries + 4 * KEYS) * (head_dim + 8) * 2,
+        threads=128 * warpgroups,
+        blocks=2 if head_dim <= 128 else 1,
+        shared_memory=(queries + 4 * KEYS) * head_dim * 2,
         contiguous=False,
     )
     return kernel, queries

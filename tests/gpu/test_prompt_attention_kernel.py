@@ -14,7 +14,7 @@ from scheduler.round import Row
 
 pytestmark = pytest.mark.gpu
 
-SHAPES = [(4, 2, 64), (32, 8, 128), (16, 4, 256), (8, 8, 96), (6, 2, 128)]  # heads, kv heads, dim
+SHAPES = [(4, 2, 64), (32, 8, 128), (16, 4, 256), (8, 8, 192), (6, 2, 128)]  # heads, kv heads, dim
 LIMIT = 4e-3
 
 
