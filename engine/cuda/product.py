@@ -32,7 +32,7 @@ BODIES = {
 """,
     "ring_product": """
   extern __shared__ __align__(128) unsigned char shared[];
-  RingProduct<ROW_TILES, COLUMN_TILES, STEPS, NORM>(product).run(shared, RING_BYTES);
+  RingProduct<ROW_TILES, COLUMN_TILES, STEPS, TEAMS, NORM>(product).run(shared, RING_BYTES);
 """,
     "streamed_product": """
   extern __shared__ __align__(128) unsigned char shared[];
@@ -56,6 +56,7 @@ class Form:
     stages: int = 0
     trial: int = 0
     steps: int = 0
+    teams: int = 1
 
     @property
     def kind(self) -> str:
@@ -70,10 +71,10 @@ class Form:
         """Return the quickest form known for ``rows`` of x and so many 16 rows of weights."""
         column_tiles = next(tiles for tiles in (1, 2, 4, 8) if 8 * tiles >= rows)
         if column_tiles <= 2:
-            return cls(4, column_tiles, steps=2)
+            return cls(2, column_tiles, steps=2, teams=2)
         if depth % (64 * PARTS) == 0 and num_tiles > 4 * MULTIPROCESSORS:
             return cls(12, column_tiles, stages=7 if column_tiles == 8 else 8)
-        return cls(2, column_tiles, ahead=2, stages=4, trial=3)
+        return cls(4, 4, steps=1) if column_tiles == 4 else cls(3, 8, steps=1)
 
     def blocks(self, num_tiles: int) -> int:
         """Return how many blocks compute ``num_tiles``."""
@@ -86,11 +87,12 @@ class Form:
 
     def ring_bytes(self) -> int:
         """Return the bytes of the rings: what is left, the same for all warps."""
-        return (MOST_SHARED - self._sums_bytes()) // (128 * PARTS) * 128 * PARTS
+        unit = 128 * PARTS * self.teams
+        return (MOST_SHARED - self._sums_bytes()) // unit * unit
 
     def _sums_bytes(self) -> int:
         rows = 8 * self.column_tiles
-        width = self.row_tiles * 16 + 4
+        width = self.teams * self.row_tiles * 16 + 4
         return 4 * PARTS * (min(rows, 16) * width + rows) + MOST_EIGHTS * 8
 
     def kernel(self, has_norm: bool) -> Kernel:
@@ -159,7 +161,11 @@ def multiply(
     assert bias is None or not swiglu
     columns = matrices[0].shape[0] if swiglu else sum(matrix.shape[0] for matrix in matrices)
     num_tiles = columns // (8 if swiglu else 16)
-    none, flag = _constants()
+    form = form or Form.of(rows, num_tiles, x.shape[-1])
+    none, factors = _constants()
+    if norm is not None and form.column_tiles > 2:
+        x, factors = _weigh(x, norm)
+        norm = None
     inputs = [
         x,
         *matrices,
@@ -167,13 +173,35 @@ def multiply(
         none if bias is None else bias,
         none if residual is None else residual,
         none if norm is None else norm.weight,
-        flag if norm is None else norm.epsilon,
+        _constants()[1] if norm is None else norm.epsilon,
+        factors,
         none if not swiglu else _gated(),
     ]
-    form = form or Form.of(rows, num_tiles, x.shape[-1])
     return form.kernel(norm is not None)(
         inputs, (form.blocks(num_tiles), 1, 1), [(*x.shape[:-1], columns)], [mx.bfloat16]
     )[0]
+
+
+def _weigh(x: mx.array, norm: Norm) -> tuple[mx.array, mx.array]:
+    """Return x times the weight of ``norm``, and the factor (rows,) for the products of it."""
+    rows = x.size // x.shape[-1]
+    weighed, factors = _weighing_kernel()(
+        [x, norm.weight, norm.epsilon], (rows, 1, 1), [x.shape, (rows,)], [x.dtype, mx.float32]
+    )
+    return weighed, factors
+
+
+@cache
+def _weighing_kernel() -> Kernel:
+    return Kernel(
+        "weighed_rows",
+        ("warp.cuh", "product_terms.cuh", "weighed_rows.cuh"),
+        "weighed_rows(x, norm, *epsilon, out, factors, x_shape[x_ndim - 1]);",
+        ("x", "norm", "epsilon"),
+        ("out", "factors"),
+        template=[("PARTS_OF_DEPTH", PARTS)],
+        threads=32 * PARTS,
+    )
 
 
 @cache
@@ -198,6 +226,7 @@ def _kernel(form: Form, has_norm: bool) -> Kernel:
         ("TRIAL", form.trial),
         ("STEPS", form.steps),
         ("RING_BYTES", form.ring_bytes()),
+        ("TEAMS", form.teams),
     ]
     return Kernel(
         form.kind,
@@ -206,7 +235,7 @@ def _kernel(form: Form, has_norm: bool) -> Kernel:
         INPUTS,
         ("out",),
         template=template,
-        threads=512 if form.kind == "shared_product" else 256,
+        threads=512 if form.kind == "shared_product" else 256 * form.teams,
         blocks=2 if form.kind == "skinny_product" else 1,
         shared_memory=form.shared_memory(has_norm),
     )

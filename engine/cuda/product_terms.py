@@ -1,6 +1,6 @@
 """What the kernels for products of few rows are given, and how it becomes their ``Product``."""
 
-INPUTS = ("x", "w0", "w1", "w2", "w3", "bias", "residual", "norm", "epsilon", "mode")
+INPUTS = ("x", "w0", "w1", "w2", "w3", "bias", "residual", "norm", "epsilon", "factors", "mode")
 PRODUCT = """
   Product product;
   product.rows = 1;
@@ -19,6 +19,7 @@ PRODUCT = """
   product.residual = residual_shape[residual_ndim - 1] == 1 ? nullptr : residual;
   product.norm = norm;
   product.epsilon = NORM ? *epsilon : 0.f;  // read here: it may lie in the host's memory
+  product.factors = factors_shape[0] == 1 ? nullptr : factors;
   product.out = out;
   product.gated = mode_shape[0] == 2;
   const int num_tiles = product.columns() / (product.gated ? 8 : 16);

@@ -41,6 +41,10 @@ __device__ __forceinline__ void activate(float* gates, const float* values) {
   }
 }
 
+__device__ __forceinline__ float inverse_norm(float squares, int depth, float epsilon) {
+  return rsqrtf(__fadd_rn(squares / depth, epsilon));
+}
+
 struct Product {
   const bfloat16* x;
   const bfloat16* weights[4];  // (columns, depth) each; their columns stand side by side
@@ -49,6 +53,7 @@ struct Product {
   const bfloat16* residual;  // (rows, columns of out), or null
   const bfloat16* norm;      // (depth,), or null
   float epsilon;
+  const float* factors;  // (rows,), or null
   bfloat16* out;
   int rows, depth;
   bool gated;  // silu(weights[0]) * weights[1]
@@ -70,8 +75,11 @@ struct Product {
     return weights[3] + (long long)(column - ends[2]) * depth;
   }
 
+  // What the sums of row m are multiplied by, where not the kernel itself adds up squares.
+  __device__ float factor(int m) const { return factors ? factors[m] : 1.f; }
+
   __device__ float inverse_norm(float squares) const {
-    return rsqrtf(__fadd_rn(squares / depth, epsilon));
+    return ::inverse_norm(squares, depth, epsilon);
   }
 
   // Row m and 4 columns from n on: of each part, the sums for them lie at ``sums``, ``distance``

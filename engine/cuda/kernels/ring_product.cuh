@@ -25,19 +25,20 @@ __device__ __forceinline__ void copy_weights_async(void* to, const void* from) {
                : "memory");
 }
 
-template <int TILES, int COLUMN_TILES, int STEPS, bool NORM>
+template <int TILES, int COLUMN_TILES, int STEPS, int TEAMS, bool NORM>
 struct RingProduct {
   static constexpr int DEPTH = STEPS * STEP;  // numbers of the depth in a stage
   static constexpr int ROWS = COLUMN_TILES * 8;
   static constexpr int INPUT = (ROWS + (NORM ? 1 : 0)) * DEPTH;  // numbers of x in a stage
-  static constexpr int STRIDE = TILES * 16 + 4;  // a quarter of the banks further every other row
+  static constexpr int STRIDE = TEAMS * TILES * 16 + 4;  // a quarter of the banks further every 2
   static constexpr int PASS = COLUMN_TILES < 2 ? COLUMN_TILES : 2;  // tiles of x added up at once
-  static constexpr int THREADS = PARTS * 32, MOST_STAGES = 8;
+  static constexpr int THREADS = TEAMS * PARTS * 32, MOST_STAGES = 8;
   static constexpr int PIECES = STEPS * 4, COPY_ROWS = 32 / PIECES;  // that a warp copies at once
   static_assert(STEPS <= 2);
 
   const Product& product;
-  const int lane = threadIdx.x % 32, part = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+  const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % PARTS, g = lane / 4, c = lane % 4;
+  const int team = threadIdx.x / 32 / PARTS;
   int first_eight, num_eights, num_tiles, num_rounds;
 
   __device__ RingProduct(const Product& of) : product(of) {
@@ -45,10 +46,16 @@ struct RingProduct {
     first_eight = (int)((long long)units * blockIdx.x / gridDim.x) * unit;
     num_eights = (int)((long long)units * (blockIdx.x + 1) / gridDim.x) * unit - first_eight;
     num_tiles = (num_eights + 1) / 2;
-    num_rounds = (num_tiles + TILES - 1) / TILES;
+    num_rounds = (num_tiles + TEAMS * TILES - 1) / (TEAMS * TILES);
   }
 
   __device__ int round_start(int round) const { return num_tiles * round / num_rounds; }
+
+  // The first of a team's tiles of a round; they end where the next team's start.
+  __device__ int team_start(int round, int team) const {
+    const int first = round_start(round);
+    return first + ((round_start(round + 1) - first) * team + TEAMS - 1) / TEAMS;
+  }
 
   // 8 lanes that read two rows meet all banks: halves of 128 bytes change place in every other row.
   __device__ static int place(int row, int piece) {
@@ -65,20 +72,23 @@ struct RingProduct {
       const int eight = first_eight + min(i, num_eights - 1);
       eights[i] = product.weight_row(eight / 2, eight % 2 * 8);
     }
-    const int most_tiles = (num_tiles + num_rounds - 1) / num_rounds;  // of a round
+    const int most_tiles = (num_tiles + TEAMS * num_rounds - 1) / (TEAMS * num_rounds);  // at once
     const int stage_size = INPUT + most_tiles * 16 * DEPTH;
-    const int num_stages = min(ring_bytes / PARTS / 2 / stage_size, MOST_STAGES);
-    bfloat16* ring = reinterpret_cast<bfloat16*>(shared + ring_bytes / PARTS * part);
+    const int num_stages = min(ring_bytes / (TEAMS * PARTS) / 2 / stage_size, MOST_STAGES);
+    bfloat16* ring = reinterpret_cast<bfloat16*>(
+        shared + ring_bytes / (TEAMS * PARTS) * (threadIdx.x / 32));
     __syncthreads();
 
     const int copy_row = lane / PIECES, piece = lane % PIECES;
     const long long own = (long long)copy_row * depth + part * part_depth + piece * 8;
-    const bfloat16* x = product.x + own;
-    const bfloat16* from[TILES][2];
+    const long long next_rows = (long long)COPY_ROWS * depth;
+    const bfloat16 *x, *norm, *from[TILES][2] = {};
     int copy_round = 0, copy_stage = 0, copy_to = 0, copy_count = 0;
     auto turn_to = [&](int round) {
-      const int first = round_start(round);
-      copy_count = round < num_rounds ? round_start(round + 1) - first : 0;
+      const int first = team_start(round, team);
+      copy_count = round < num_rounds ? team_start(round, team + 1) - first : 0;
+      x = product.x + own;
+      norm = product.norm + part * part_depth + piece * 8;
 #pragma unroll
       for (int t = 0; t < TILES; t++)
         if (t < copy_count) {
@@ -88,32 +98,42 @@ struct RingProduct {
     };
     auto copy_ahead = [&]() {
       if (copy_round < num_rounds) {
-        const int at = copy_stage * DEPTH;
         if (STEPS == 1 || piece < 4 || copy_stage * 2 + 1 < steps) {
-          bfloat16* stage = ring + copy_to * stage_size;
+          bfloat16* stage = ring + copy_to * stage_size + place(copy_row, piece);
+          const bfloat16* row = x;
 #pragma unroll
-          for (int i = 0; i < ROWS; i += COPY_ROWS)
-            if (copy_row + i < rows)
-              copy_async(stage + place(copy_row + i, piece), x + (long long)i * depth + at);
+          for (int i = 0; i < ROWS; i += COPY_ROWS) {
+            if (copy_row + i < rows) copy_async(stage + i * DEPTH, row);
+            row += next_rows;
+          }
           if (NORM && lane < PIECES)
-            copy_async(
-                stage + ROWS * DEPTH + piece * 8,
-                product.norm + part * part_depth + at + piece * 8);
+            copy_async(ring + copy_to * stage_size + ROWS * DEPTH + piece * 8, norm);
+          stage += INPUT;
 #pragma unroll
           for (int t = 0; t < TILES; t++) {
             if (t >= copy_count) break;
-#pragma unroll
-            for (int i = 0; i < 16; i += COPY_ROWS)
-              if (i < 8 || from[t][1])
-                copy_weights_async(
-                    stage + INPUT + place(t * 16 + i + copy_row, piece),
-                    from[t][i / 8] + (long long)(i % 8) * depth + at);
+            copy_weights_async(stage + t * 16 * DEPTH, from[t][0]);
+            if (STEPS == 2)
+              copy_weights_async(stage + (t * 16 + 4) * DEPTH, from[t][0] + next_rows);
+            if (from[t][1]) {
+              copy_weights_async(stage + (t * 16 + 8) * DEPTH, from[t][1]);
+              if (STEPS == 2)
+                copy_weights_async(stage + (t * 16 + 12) * DEPTH, from[t][1] + next_rows);
+            }
           }
         }
         if (++copy_to == num_stages) copy_to = 0;
         if (++copy_stage == stages) {
           copy_stage = 0;
           turn_to(++copy_round);
+        } else {
+          x += DEPTH;
+          norm += DEPTH;
+#pragma unroll
+          for (int t = 0; t < TILES; t++) {
+            from[t][0] += DEPTH;
+            if (from[t][1]) from[t][1] += DEPTH;
+          }
         }
       }
       commit_copies();
@@ -124,7 +144,7 @@ struct RingProduct {
 
     int taken = 0;
     for (int round = 0; round < num_rounds; round++) {
-      const int first = round_start(round), count = round_start(round + 1) - first;
+      const int first = team_start(round, team), count = team_start(round, team + 1) - first;
       float acc[TILES][COLUMN_TILES][4] = {};
       float own_squares[COLUMN_TILES] = {};
 #pragma unroll 1
@@ -175,13 +195,14 @@ uint4 upper[TILES], lower[TILES];  // of tiles that there are not: whatever lies
           }
         }
       }
-      if (NORM && round == 0) {
+      if (NORM && round == 0 && team == 0) {
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; n++) {
           const float sum = row_squares(own_squares[n]);
           if (c == 0) squares[part * ROWS + n * 8 + g] = sum;
         }
       }
+const int round_first = round_start(round), round_count = round_start(round + 1) - round_first;
 #pragma unroll
       for (int pass = 0; pass < COLUMN_TILES; pass += PASS) {
 #pragma unroll
@@ -189,7 +210,8 @@ uint4 upper[TILES], lower[TILES];  // of tiles that there are not: whatever lies
           if (t < count) {
 #pragma unroll
             for (int n = 0; n < PASS; n++) {
-              float* to = sums + (part * PASS * 8 + n * 8 + 2 * c) * STRIDE + t * 16 + g;
+              float* to = sums + (part * PASS * 8 + n * 8 + 2 * c) * STRIDE +
+                          (first - round_first + t) * 16 + g;
               to[0] = acc[t][pass + n][0];
               to[STRIDE] = acc[t][pass + n][1];
               to[8] = acc[t][pass + n][2];
@@ -198,16 +220,17 @@ uint4 upper[TILES], lower[TILES];  // of tiles that there are not: whatever lies
           }
         __syncthreads();
         const int quads = product.gated ? 2 : 4;  // columns of out from a tile, by fours
-        const int width = count * quads, here = min(rows - pass * 8, PASS * 8);
+        const int width = round_count * quads, here = min(rows - pass * 8, PASS * 8);
         for (int i = threadIdx.x; i < width * here; i += THREADS) {
           const int m = i / width, tile = i % width / quads, row = i % quads * 4;
-          if ((first + tile) * 2 + row / 8 >= num_eights) continue;
-          const int column = product.gated ? (first_eight / 2 + first + tile) * 8
-                                           : first_eight * 8 + (first + tile) * 16;
+          if ((round_first + tile) * 2 + row / 8 >= num_eights) continue;
+          const int column = product.gated ? (first_eight / 2 + round_first + tile) * 8
+                                           : first_eight * 8 + (round_first + tile) * 16;
           product.finish(
               pass * 8 + m, column + row, sums + m * STRIDE + tile * 16 + row,
               PASS * 8 * STRIDE,
-              NORM ? product.inverse_norm(sum_parts(squares + pass * 8 + m, ROWS)) : 1.f);
+              NORM ? product.inverse_norm(sum_parts(squares + pass * 8 + m, ROWS))
+                   : product.factor(pass * 8 + m));
         }
         __syncthreads();
       }

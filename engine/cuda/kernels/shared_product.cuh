@@ -203,7 +203,7 @@ constexpr int GROUP = (TRIAL & 2) && COLUMN_TILES > 1 ? 2 : 1;
           product.finish(
               pass * 8 + m, product.first_column(round_first + tile) + row,
               sums + m * STRIDE + tile * 16 + row, PASS * 8 * STRIDE,
-              NORM ? product.inverse_norm(sum_parts(squares + pass * 8 + m, ROWS)) : 1.f);
+              NORM ? product.inverse_norm(sum_parts(squares + pass * 8 + m, ROWS)) : product.factor(pass * 8 + m));
         }
         __syncthreads();
       }

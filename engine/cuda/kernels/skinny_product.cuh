@@ -85,6 +85,6 @@ __device__ void skinny_product(const Product& product, int num_tiles) {
     if (first + tile < num_tiles)
       product.finish(
           m, product.first_column(first + tile) + row, sums + m * STRIDE + tile * 16 + row,
-          ROWS * STRIDE, NORM ? product.inverse_norm(sum_parts(squares + m, ROWS)) : 1.f);
+          ROWS * STRIDE, NORM ? product.inverse_norm(sum_parts(squares + m, ROWS)) : product.factor(m));
   }
 }

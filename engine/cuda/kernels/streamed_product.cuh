@@ -82,7 +82,7 @@ struct StreamedProduct {
     };
 
     turn_to(0);
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) copy_ahead();
 
     int stage = 0;
@@ -114,14 +114,18 @@ struct StreamedProduct {
                 weigh(b[n], norm);
               }
             }
+uint4 upper[ROW_TILES], lower[ROW_TILES];  // of tiles that there are not: what lies there
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; r++) {
+              const int row = (column_group + 4 * r) * 16 + g;
+              upper[r] = *reinterpret_cast<const uint4*>(weights + place(row, piece));
+              lower[r] = *reinterpret_cast<const uint4*>(weights + place(row + 8, piece));
+            }
 #pragma unroll
             for (int r = 0; r < ROW_TILES; r++) {
               if (r >= own_tiles) break;
-              const int row = (column_group + 4 * r) * 16 + g;
-              const uint4 upper = *reinterpret_cast<const uint4*>(weights + place(row, piece));
-              const uint4 lower = *reinterpret_cast<const uint4*>(weights + place(row + 8, piece));
-              const unsigned low[4] = {upper.x, lower.x, upper.y, lower.y};
-              const unsigned high[4] = {upper.z, lower.z, upper.w, lower.w};
+              const unsigned low[4] = {upper[r].x, lower[r].x, upper[r].y, lower[r].y};
+              const unsigned high[4] = {upper[r].z, lower[r].z, upper[r].w, lower[r].w};
 #pragma unroll
               for (int n = 0; n < OWN; n++) multiply_add(acc[r][n], low, b[n].x, b[n].y);
 #pragma unroll
@@ -152,7 +156,7 @@ struct StreamedProduct {
         // of neighbouring columns, one lane takes both of the upper row, the other both of the lower
         const bool is_odd = g % 2;
         const int m = (row_group * OWN + n) * 8 + 2 * c + is_odd;
-        const float factor = NORM && m < rows ? product.inverse_norm(squares[m]) : 1.f;
+        const float factor = m >= rows ? 0.f : NORM ? product.inverse_norm(squares[m]) : product.factor(m);
 #pragma unroll
         for (int r = 0; r < ROW_TILES; r++) {
           float pairs[2][2];
