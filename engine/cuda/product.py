@@ -71,7 +71,7 @@ class Form:
         """Return the quickest form known for ``rows`` of x and so many 16 rows of weights."""
         column_tiles = next(tiles for tiles in (1, 2, 4, 8) if 8 * tiles >= rows)
         if column_tiles <= 2:
-            return cls(2, column_tiles, steps=2, teams=2)
+            return cls(2, column_tiles, steps=4)
         if depth % (64 * PARTS) == 0 and num_tiles > 4 * MULTIPROCESSORS:
             return cls(12, column_tiles, stages=7 if column_tiles == 8 else 8)
         return cls(4, 4, steps=1) if column_tiles == 4 else cls(3, 8, steps=1)

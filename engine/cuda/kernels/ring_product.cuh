@@ -5,17 +5,21 @@
 // eights. A stage of the ring has STEPS steps of the depth of all rows of x, of the norm's weight,
 // and of the tiles of a round: as many stages as fit. The ring runs on across rounds.
 
-// Waits until at most ``pending`` groups of copies are on their way.
+// Waits until at most ``pending`` groups of copies, of up to 3, are on their way.
 __device__ __forceinline__ void wait_for_all_but(int pending) {
-  switch (pending) {
-    case 0: wait_for_copies<0>(); break;
-    case 1: wait_for_copies<1>(); break;
-    case 2: wait_for_copies<2>(); break;
-    case 3: wait_for_copies<3>(); break;
-    case 4: wait_for_copies<4>(); break;
-    case 5: wait_for_copies<5>(); break;
-    default: wait_for_copies<6>();
+  if (pending == 0) {
+    wait_for_copies<0>();
+  } else if (pending == 1) {
+    wait_for_copies<1>();
+  } else {
+    wait_for_copies<2>();
   }
+}
+
+// Keeps a number in its register, where the compiler would work it out each time.
+__device__ __forceinline__ int kept(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
 }
 
 // As copy_async; of what lies around it, L2 is filled with 256 bytes.
@@ -32,9 +36,9 @@ struct RingProduct {
   static constexpr int INPUT = (ROWS + (NORM ? 1 : 0)) * DEPTH;  // numbers of x in a stage
   static constexpr int STRIDE = TEAMS * TILES * 16 + 4;  // a quarter of the banks further every 2
   static constexpr int PASS = COLUMN_TILES < 2 ? COLUMN_TILES : 2;  // tiles of x added up at once
-  static constexpr int THREADS = TEAMS * PARTS * 32, MOST_STAGES = 8;
+  static constexpr int THREADS = TEAMS * PARTS * 32, MOST_STAGES = 4;
   static constexpr int PIECES = STEPS * 4, COPY_ROWS = 32 / PIECES;  // that a warp copies at once
-  static_assert(STEPS <= 2);
+  static_assert(STEPS == 1 || STEPS == 2 || STEPS == 4);
 
   const Product& product;
   const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % PARTS, g = lane / 4, c = lane % 4;
@@ -59,7 +63,7 @@ struct RingProduct {
 
   // 8 lanes that read two rows meet all banks: halves of 128 bytes change place in every other row.
   __device__ static int place(int row, int piece) {
-    return row * DEPTH + (STEPS == 2 ? piece ^ row % 2 * 4 : piece) * 8;
+    return row * DEPTH + (STEPS > 1 ? piece ^ row % 2 * 4 : piece) * 8;
   }
 
   __device__ void run(unsigned char* shared, int ring_bytes) {
@@ -67,13 +71,14 @@ struct RingProduct {
     float* squares = sums + PARTS * PASS * 8 * STRIDE;            // (PARTS, ROWS)
     const bfloat16** eights = reinterpret_cast<const bfloat16**>(squares + PARTS * ROWS);
     const int rows = product.rows, depth = product.depth, part_depth = depth / PARTS;
-    const int steps = part_depth / STEP, stages = (steps + STEPS - 1) / STEPS;
+    const int steps = part_depth / STEP;
     for (int i = threadIdx.x; i < num_tiles * 2; i += THREADS) {
       const int eight = first_eight + min(i, num_eights - 1);
       eights[i] = product.weight_row(eight / 2, eight % 2 * 8);
     }
     const int most_tiles = (num_tiles + TEAMS * num_rounds - 1) / (TEAMS * num_rounds);  // at once
-    const int stage_size = INPUT + most_tiles * 16 * DEPTH;
+    const int most_eights = min(most_tiles * 2, num_eights);
+    const int stage_size = INPUT + most_eights * 8 * DEPTH;
     const int num_stages = min(ring_bytes / (TEAMS * PARTS) / 2 / stage_size, MOST_STAGES);
     bfloat16* ring = reinterpret_cast<bfloat16*>(
         shared + ring_bytes / (TEAMS * PARTS) * (threadIdx.x / 32));
@@ -83,7 +88,7 @@ struct RingProduct {
     const long long own = (long long)copy_row * depth + part * part_depth + piece * 8;
     const long long next_rows = (long long)COPY_ROWS * depth;
     const bfloat16 *x, *norm, *from[TILES][2] = {};
-    int copy_round = 0, copy_stage = 0, copy_to = 0, copy_count = 0;
+    int copy_round = 0, copy_step = 0, copy_count = 0;
     auto turn_to = [&](int round) {
       const int first = team_start(round, team);
       copy_count = round < num_rounds ? team_start(round, team + 1) - first : 0;
@@ -96,35 +101,41 @@ struct RingProduct {
           from[t][1] = (first + t) * 2 + 1 < num_eights ? eights[(first + t) * 2 + 1] + own : nullptr;
         }
     };
+    const int to = kept(place(copy_row, piece)), own_step = kept(piece / 4);
+    bfloat16* copy_to = ring;
+    bfloat16* const ring_end = ring + num_stages * stage_size;
     auto copy_ahead = [&]() {
       if (copy_round < num_rounds) {
-        if (STEPS == 1 || piece < 4 || copy_stage * 2 + 1 < steps) {
-          bfloat16* stage = ring + copy_to * stage_size + place(copy_row, piece);
+        if (STEPS == 1 || copy_step + own_step < steps) {
+          bfloat16* stage = copy_to + to;
           const bfloat16* row = x;
 #pragma unroll
           for (int i = 0; i < ROWS; i += COPY_ROWS) {
             if (copy_row + i < rows) copy_async(stage + i * DEPTH, row);
             row += next_rows;
           }
-          if (NORM && lane < PIECES)
-            copy_async(ring + copy_to * stage_size + ROWS * DEPTH + piece * 8, norm);
+          if (NORM && lane < PIECES) copy_async(copy_to + ROWS * DEPTH + piece * 8, norm);
           stage += INPUT;
 #pragma unroll
           for (int t = 0; t < TILES; t++) {
             if (t >= copy_count) break;
-            copy_weights_async(stage + t * 16 * DEPTH, from[t][0]);
-            if (STEPS == 2)
-              copy_weights_async(stage + (t * 16 + 4) * DEPTH, from[t][0] + next_rows);
-            if (from[t][1]) {
-              copy_weights_async(stage + (t * 16 + 8) * DEPTH, from[t][1]);
-              if (STEPS == 2)
-                copy_weights_async(stage + (t * 16 + 12) * DEPTH, from[t][1] + next_rows);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+              const bfloat16* eight = from[t][half];
+              if (half && !eight) break;
+#pragma unroll
+              for (int i = 0; i < 8; i += COPY_ROWS) {
+                copy_weights_async(stage + (t * 16 + half * 8 + i) * DEPTH, eight);
+                eight += next_rows;
+              }
             }
           }
         }
-        if (++copy_to == num_stages) copy_to = 0;
-        if (++copy_stage == stages) {
-          copy_stage = 0;
+        copy_to += stage_size;
+        if (copy_to == ring_end) copy_to = ring;
+        copy_step += STEPS;
+        if (copy_step >= steps) {
+          copy_step = 0;
           turn_to(++copy_round);
         } else {
           x += DEPTH;
@@ -142,40 +153,45 @@ struct RingProduct {
 #pragma unroll 1
     for (int s = 0; s < num_stages - 1; s++) copy_ahead();
 
-    int taken = 0;
+    // Where this lane reads 8 numbers of an even step, and of an odd one: rows are g on.
+    const int even = kept(g * DEPTH + c * 8 + (STEPS > 1 ? g % 2 * STEP : 0));
+    const int odd = kept(even ^ STEP);
+    const bfloat16* taken = ring;
     for (int round = 0; round < num_rounds; round++) {
       const int first = team_start(round, team), count = team_start(round, team + 1) - first;
       float acc[TILES][COLUMN_TILES][4] = {};
       float own_squares[COLUMN_TILES] = {};
 #pragma unroll 1
-      for (int stage = 0; stage < stages; stage++) {
+      for (int stage_step = 0; stage_step < steps; stage_step += STEPS) {
         wait_for_all_but(num_stages - 2);
         __syncwarp();  // all lanes' copies are here, and all have done with the stage before
         copy_ahead();
-        const bfloat16* input = ring + taken * stage_size;
-        const bfloat16* weights = input + INPUT;
-        if (++taken == num_stages) taken = 0;
+        const bfloat16* input = taken;
+        taken += stage_size;
+        if (taken == ring_end) taken = ring;
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-          if (step && stage * 2 + 1 >= steps) break;
-          const int at = step * 4 + c;
+          if (step && stage_step + step >= steps) break;
+          const bfloat16* lane_input = input + (step % 2 ? odd : even) + step / 2 * 2 * STEP;
+          const bfloat16* weights = lane_input + INPUT;
           uint4 b[COLUMN_TILES];
 #pragma unroll
           for (int n = 0; n < COLUMN_TILES; n++)
-            b[n] = *reinterpret_cast<const uint4*>(input + place(n * 8 + g, at));
+            b[n] = *reinterpret_cast<const uint4*>(lane_input + n * 8 * DEPTH);
           if (NORM) {
-            const uint4 norm = *reinterpret_cast<const uint4*>(input + ROWS * DEPTH + at * 8);
+            const uint4 factors =
+                *reinterpret_cast<const uint4*>(input + ROWS * DEPTH + (step * 4 + c) * 8);
 #pragma unroll
             for (int n = 0; n < COLUMN_TILES; n++) {
               if (round == 0) add_squares(b[n], own_squares[n]);
-              weigh(b[n], norm);
+              weigh(b[n], factors);
             }
           }
 uint4 upper[TILES], lower[TILES];  // of tiles that there are not: whatever lies there
 #pragma unroll
           for (int t = 0; t < TILES; t++) {
-            upper[t] = *reinterpret_cast<const uint4*>(weights + place(t * 16 + g, at));
-            lower[t] = *reinterpret_cast<const uint4*>(weights + place(t * 16 + g + 8, at));
+            upper[t] = *reinterpret_cast<const uint4*>(weights + t * 16 * DEPTH);
+            lower[t] = *reinterpret_cast<const uint4*>(weights + (t * 16 + 8) * DEPTH);
           }
 #pragma unroll
           for (int t = 0; t < TILES; t++) {
