@@ -183,6 +183,8 @@ class Executor:
 
     def _run_batch(self, batch: Batch, pick: Pick, listen: Listen | None = None) -> list[Verdict]:
         run = self._forward(batch, batch.tokens())
+        with self.phases.during("device"):
+            mx.eval(run.output, run.pending)
         tokens: Sequence[int] = ()
         if run.wanted:
             with self.phases.during("sample"):
@@ -200,14 +202,18 @@ class Executor:
         return verdicts
 
     def _launch_batch(self, batch: Batch, begin: Begin, listen: Listen | None = None) -> None:
-        run = self._forward(batch, self._tokens_of(batch), waits=not self.in_order)
+        run = self._forward(batch, self._tokens_of(batch))
+        if not self.in_order:
+            with self.phases.during("device"):
+                mx.eval(run.output, run.pending)
         if run.wanted:
             with self.phases.during("sample"):
                 picks = begin(run.wanted, run.output)
-                _start(picks.arrays)
+                _start(picks.arrays, run.pending)  # by one launch, as far as that goes
             for number, want in enumerate(run.wanted):
                 self.unread.add(want.window.row, picks, number)
         else:
+            _start(run.output, run.pending)
             self._unpicked.append(run.hidden)
         self._show(run, listen)
         self._store(run)
@@ -219,8 +225,8 @@ class Executor:
             return batch.tokens()
         return self.unread.before(rows)
 
-    def _forward(self, batch: Batch, tokens: mx.array, *, waits: bool = True) -> "_Pass":
-        """Run a batch up to the logits at the positions that are wanted; wait for it or not."""
+    def _forward(self, batch: Batch, tokens: mx.array) -> "_Pass":
+        """Run a batch up to the logits at the positions that are wanted; nothing is evaluated."""
         view = BatchView(batch)
         caches = self.store.open(view)
         hidden = self.forward.hidden(tokens, caches)
@@ -235,12 +241,7 @@ class Executor:
             if len(places) < lines.shape[0]:
                 lines = lines[mx.array(places)]
             output = self.forward.logits(lines)
-        if waits:
-            with self.phases.during("device"):
-                mx.eval(output, pending)
-        else:
-            _start(output, pending)
-        return _Pass(view, caches, hidden, wanted, output)
+        return _Pass(view, caches, hidden, wanted, output, pending)
 
     def _show(self, run: "_Pass", listen: Listen | None) -> None:
         if listen is not None:
@@ -265,6 +266,7 @@ class _Pass:
     hidden: mx.array  # (rows, width, size)
     wanted: list[Wanted]
     output: mx.array  # logits (wanted positions, vocabulary), or hidden where none is wanted
+    pending: list[mx.array]  # to evaluate before anything is kept
 
 
 def _split(rows: Sequence[Row]) -> list[list[Row]]:

@@ -49,8 +49,7 @@ class CudaAttentionLayer(AttentionLayer):
         mx.eval(self.limits, self._counters)
 
     def open(self, view: BatchView) -> "CudaPagedCache":
-        shared = shared_rows(view, self.pages.shape.num_kv_heads) if self.shares else None
-        return CudaPagedCache(self, view.batch.width, window_arrays(view), shared, view)
+        return CudaPagedCache(self, view.batch.width, view=view)
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         assert isinstance(cache, CudaPagedCache)
@@ -107,24 +106,48 @@ class CudaPagedCache(PagedCache):
         self,
         layer: CudaAttentionLayer,
         width: int,
-        window: WindowArrays,
+        window: WindowArrays | None = None,
         shared: SharedRows | None = None,
+        *,
         view: BatchView | None = None,
     ) -> None:
+        index: BatchIndex
+        if view is not None:
+            index = view.index
+        else:
+            assert window is not None
+            index = TracedIndex(window)
         super().__init__(
             layer.pages,
-            TracedIndex(window) if view is None else view.index,
+            index,
             window_size=layer.window_size,
             rotary_shift=layer.rotary_shift,
         )
         self.layer = layer
         self.view = view
-        self.window = window
-        self.shared = shared if layer.shares else None
+        self._window = window
+        self._shared = shared
         self.width = width
         self.done: list[mx.array] = []  # to evaluate, for the pages to hold the window
         self._new: tuple[mx.array, mx.array] | None = None
         self._written: mx.array | None = None
+
+    @property
+    def window(self) -> WindowArrays:
+        """The window's arrays: made when they are asked for, a compiled body has its own."""
+        if self._window is None:
+            assert self.view is not None
+            self._window = window_arrays(self.view)
+        return self._window
+
+    @property
+    def shared(self) -> SharedRows | None:
+        """What rows share, if this layer may read it once."""
+        if not self.layer.shares:
+            return None
+        if self._shared is None and self.view is not None:
+            return shared_rows(self.view, self.pages.shape.num_kv_heads)
+        return self._shared
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[InPages, InPages]:
         """Take the windows' K/V, (rows, heads, width, dim), for ``attend`` to write."""
@@ -154,8 +177,9 @@ class CudaPagedCache(PagedCache):
             )
         constants = {"limits": self.layer.limits, "scale": self.layer.scale(scale)}
         sums = None
-        if self.shared is not None:
-            sums = shared_prefix.attend(self.pages, self.window, self.shared, queries, **constants)
+        shared = self.shared
+        if shared is not None:
+            sums = shared_prefix.attend(self.pages, self.window, shared, queries, **constants)
         out = paged_attention.attend(
             self.pages,
             self.window,
@@ -184,11 +208,12 @@ class CudaPagedCache(PagedCache):
         """Prepare the heads in ``projected``, write, attend: (rows, width, query heads * dim)."""
         constants = {"limits": self.layer.limits, "scale": self.layer.scale(scale)}
         sums = None
-        if self.shared is not None:
+        shared = self.shared
+        if shared is not None:
             sums = shared_prefix.attend_projected(
                 self.pages,
                 self.window,
-                self.shared,
+                shared,
                 projected=projected,
                 projection=projection,
                 preparation=preparation,

@@ -27,7 +27,7 @@ class CudaDeltaLayer(Layer):
         mx.eval(self.weights, self.apart)
 
     def open(self, view: BatchView) -> "CudaDeltaWindow":
-        return CudaDeltaWindow(self, view.batch.width, delta_rows(view), view)
+        return CudaDeltaWindow(self, view.batch.width, view=view)
 
     def pending(self, cache: "CudaDeltaWindow") -> list[mx.array]:
         return cache.done
@@ -50,13 +50,26 @@ class CudaDeltaWindow(FusedWindow):
     """
 
     def __init__(
-        self, layer: CudaDeltaLayer, width: int, rows: mx.array, view: BatchView | None = None
+        self,
+        layer: CudaDeltaLayer,
+        width: int,
+        rows: mx.array | None = None,
+        *,
+        view: BatchView | None = None,
     ) -> None:
         self.layer = layer
         self.view = view
-        self.rows = rows
+        self._rows = rows
         self.width = width
         self.done: list[mx.array] = []  # to evaluate, for the slots to hold the window
+
+    @property
+    def rows(self) -> mx.array:
+        """How each row runs: made when it is asked for, a compiled body has its own."""
+        if self._rows is None:
+            assert self.view is not None
+            self._rows = delta_rows(self.view)
+        return self._rows
 
     @property
     def takes_projected(self) -> bool:
