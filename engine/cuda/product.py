@@ -12,104 +12,14 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
-from .product_terms import INPUTS, PRODUCT
-from .source import Kernel, Template
+from .product_form import PARTS, Form, quickest
+from .source import Kernel
 
 MOST_ROWS = 64
 MOST_WEIGHTS = 4
-PARTS = 8  # of the depth, a warp's or a block's each
+FEWEST_WEIGHED = 17  # rows from which a norm's weight is multiplied in a launch of its own
 DEPTH_STEP = 32 * PARTS  # the depth must be a multiple of it
 COLUMN_STEP = 16
-MULTIPROCESSORS = 132  # of an H200; results do not depend on it
-MOST_SHARED = 227 * 1024  # bytes that a block may have
-MOST_EIGHTS = 512  # columns of a block, by eights
-BODIES = {
-    "skinny_product": "skinny_product<ROW_TILES, COLUMN_TILES, AHEAD, NORM>(product, num_tiles);",
-    "shared_product": """
-  extern __shared__ __align__(128) unsigned char shared[];
-  SharedProduct<ROW_TILES, COLUMN_TILES, AHEAD, STAGES, NORM, TRIAL>(product, num_tiles)
-      .run(shared);
-""",
-    "ring_product": """
-  extern __shared__ __align__(128) unsigned char shared[];
-  RingProduct<ROW_TILES, COLUMN_TILES, STEPS, TEAMS, NORM>(product).run(shared, RING_BYTES);
-""",
-    "streamed_product": """
-  extern __shared__ __align__(128) unsigned char shared[];
-  StreamedProduct<ROW_TILES, COLUMN_TILES, STAGES, NORM>(product, num_tiles).run(shared);
-""",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How a product is computed; the result, bitwise, is the same in any.
-
-    ``row_tiles`` times 16 rows of weights are taken at a time by a warp, if streamed by a block,
-    and at most 8 ``column_tiles`` rows of x. Weights are read ``ahead`` steps before their
-    product; x, and if streamed weights too, go through ``stages`` in shared memory.
-    """
-
-    row_tiles: int
-    column_tiles: int
-    ahead: int = 0
-    stages: int = 0
-    trial: int = 0
-    steps: int = 0
-    teams: int = 1
-
-    @property
-    def kind(self) -> str:
-        if self.steps:
-            return "ring_product"
-        if not self.stages:
-            return "skinny_product"
-        return "shared_product" if self.ahead else "streamed_product"
-
-    @classmethod
-    def of(cls, rows: int, num_tiles: int, depth: int) -> "Form":
-        """Return the quickest form known for ``rows`` of x and so many 16 rows of weights."""
-        column_tiles = next(tiles for tiles in (1, 2, 4, 8) if 8 * tiles >= rows)
-        if column_tiles <= 2:
-            return cls(2, column_tiles, steps=4)
-        if depth % (64 * PARTS) == 0 and num_tiles > 4 * MULTIPROCESSORS:
-            return cls(12, column_tiles, stages=7 if column_tiles == 8 else 8)
-        return cls(4, 4, steps=1) if column_tiles == 4 else cls(3, 8, steps=1)
-
-    def blocks(self, num_tiles: int) -> int:
-        """Return how many blocks compute ``num_tiles``."""
-        if self.kind == "skinny_product":
-            return -(-num_tiles // self.row_tiles)
-        if self.kind == "ring_product":
-            share = min(-(-2 * num_tiles // MULTIPROCESSORS), MOST_EIGHTS)
-            return -(-2 * num_tiles // share)
-        return -(-num_tiles // -(-num_tiles // MULTIPROCESSORS))
-
-    def ring_bytes(self) -> int:
-        """Return the bytes of the rings: what is left, the same for all warps."""
-        unit = 128 * PARTS * self.teams
-        return (MOST_SHARED - self._sums_bytes()) // unit * unit
-
-    def _sums_bytes(self) -> int:
-        rows = 8 * self.column_tiles
-        width = self.teams * self.row_tiles * 16 + 4
-        return 4 * PARTS * (min(rows, 16) * width + rows) + MOST_EIGHTS * 8
-
-    def kernel(self, has_norm: bool) -> Kernel:
-        """Return the kernel, compiled once in a process."""
-        return _kernel(self, has_norm)
-
-    def shared_memory(self, has_norm: bool) -> int:
-        """Return the bytes a block takes."""
-        rows = 8 * self.column_tiles
-        if self.kind == "skinny_product":
-            return 4 * PARTS * rows * (self.row_tiles * 16 + 4 + has_norm)
-        if self.kind == "shared_product":
-            ring = 64 * PARTS * self.stages * (rows + has_norm)
-            return ring + 4 * PARTS * (min(rows, 32) * (self.row_tiles * 32 + 4) + rows)
-        if self.kind == "ring_product":
-            return self.ring_bytes() + self._sums_bytes()
-        return 128 * self.stages * (self.row_tiles * 16 + rows + has_norm) + 4 * rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,9 +71,9 @@ def multiply(
     assert bias is None or not swiglu
     columns = matrices[0].shape[0] if swiglu else sum(matrix.shape[0] for matrix in matrices)
     num_tiles = columns // (8 if swiglu else 16)
-    form = form or Form.of(rows, num_tiles, x.shape[-1])
+    form = form or quickest(rows, num_tiles, x.shape[-1])
     none, factors = _constants()
-    if norm is not None and form.column_tiles > 2:
+    if norm is not None and rows >= FEWEST_WEIGHED:
         x, factors = _weigh(x, norm)
         norm = None
     inputs = [
@@ -183,7 +93,7 @@ def multiply(
 
 
 def _weigh(x: mx.array, norm: Norm) -> tuple[mx.array, mx.array]:
-    """Return x times the weight of ``norm``, and the factor (rows,) for the products of it."""
+    """Return x times the weight of ``norm``, and the factors (rows,) for the products of it."""
     rows = x.size // x.shape[-1]
     weighed, factors = _weighing_kernel()(
         [x, norm.weight, norm.epsilon], (rows, 1, 1), [x.shape, (rows,)], [x.dtype, mx.float32]
@@ -196,10 +106,10 @@ def _weighing_kernel() -> Kernel:
     return Kernel(
         "weighed_rows",
         ("warp.cuh", "product_terms.cuh", "weighed_rows.cuh"),
-        "weighed_rows(x, norm, *epsilon, out, factors, x_shape[x_ndim - 1]);",
+        "weighed_rows<WARPS>(x, norm, *epsilon, out, factors, x_shape[x_ndim - 1]);",
         ("x", "norm", "epsilon"),
         ("out", "factors"),
-        template=[("PARTS_OF_DEPTH", PARTS)],
+        template=[("WARPS", PARTS)],
         threads=32 * PARTS,
     )
 
@@ -213,32 +123,6 @@ def _constants() -> tuple[mx.array, mx.array]:
 @cache
 def _gated() -> mx.array:
     return mx.zeros((2,), mx.bfloat16)
-
-
-@cache
-def _kernel(form: Form, has_norm: bool) -> Kernel:
-    template: Template = [
-        ("ROW_TILES", form.row_tiles),
-        ("COLUMN_TILES", form.column_tiles),
-        ("AHEAD", form.ahead),
-        ("STAGES", form.stages),
-        ("NORM", int(has_norm)),
-        ("TRIAL", form.trial),
-        ("STEPS", form.steps),
-        ("RING_BYTES", form.ring_bytes()),
-        ("TEAMS", form.teams),
-    ]
-    return Kernel(
-        form.kind,
-        ("warp.cuh", "product_terms.cuh", f"{form.kind}.cuh"),
-        PRODUCT + BODIES[form.kind],
-        INPUTS,
-        ("out",),
-        template=template,
-        threads=512 if form.kind == "shared_product" else 256 * form.teams,
-        blocks=2 if form.kind == "skinny_product" else 1,
-        shared_memory=form.shared_memory(has_norm),
-    )
 
 
 def _is_for_kernel(x: mx.array) -> bool:

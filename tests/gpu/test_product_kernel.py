@@ -6,15 +6,13 @@ import pytest
 from mlx import nn
 
 from engine.cuda import product
-from engine.cuda.product import Form, Norm
+from engine.cuda.product import Norm
+from engine.cuda.product_form import RingForm, StreamedForm
 
 pytestmark = pytest.mark.gpu
 
-FORMS = [
-    Form.of(rows, tiles, depth)
-    for rows in (8, 16, 32, 64)
-    for tiles, depth in ((64, 256), (1024, 256), (1024, 512))
-]
+FORMS = [RingForm(2, column_tiles, steps=2) for column_tiles in (1, 2, 4, 8)]
+FORMS += [StreamedForm(4), StreamedForm(8)]
 
 
 def normal(*shape: int, scale: float = 1.0) -> mx.array:

@@ -59,6 +59,7 @@ struct Product {
   bool gated;  // silu(weights[0]) * weights[1]
 
   __device__ int columns() const { return gated ? ends[0] : ends[3]; }
+  __device__ int num_tiles() const { return columns() / (gated ? 8 : 16); }
 
   // A tile is 16 rows of weights: of 16 columns or, if gated, of 8 gates and then their 8 values.
   __device__ int first_column(int tile) const { return tile * (gated ? 8 : 16); }

@@ -5,14 +5,18 @@
 // eights. A stage of the ring has STEPS steps of the depth of all rows of x, of the norm's weight,
 // and of the tiles of a round: as many stages as fit. The ring runs on across rounds.
 
-// Waits until at most ``pending`` groups of copies, of up to 3, are on their way.
+// Waits until at most ``pending`` groups of copies are on their way, which are up to 4.
 __device__ __forceinline__ void wait_for_all_but(int pending) {
   if (pending == 0) {
     wait_for_copies<0>();
   } else if (pending == 1) {
     wait_for_copies<1>();
-  } else {
+  } else if (pending == 2) {
     wait_for_copies<2>();
+  } else if (pending == 3) {
+    wait_for_copies<3>();
+  } else {
+    wait_for_copies<4>();
   }
 }
 
@@ -29,20 +33,19 @@ __device__ __forceinline__ void copy_weights_async(void* to, const void* from) {
                : "memory");
 }
 
-template <int TILES, int COLUMN_TILES, int STEPS, int TEAMS, bool NORM>
+template <int TILES, int COLUMN_TILES, int STEPS, bool NORM>
 struct RingProduct {
   static constexpr int DEPTH = STEPS * STEP;  // numbers of the depth in a stage
   static constexpr int ROWS = COLUMN_TILES * 8;
   static constexpr int INPUT = (ROWS + (NORM ? 1 : 0)) * DEPTH;  // numbers of x in a stage
-  static constexpr int STRIDE = TEAMS * TILES * 16 + 4;  // a quarter of the banks further every 2
+  static constexpr int STRIDE = TILES * 16 + 4;  // a quarter of the banks further every other row
   static constexpr int PASS = COLUMN_TILES < 2 ? COLUMN_TILES : 2;  // tiles of x added up at once
-  static constexpr int THREADS = TEAMS * PARTS * 32, MOST_STAGES = 4;
+  static constexpr int THREADS = PARTS * 32, MOST_STAGES = 6;
   static constexpr int PIECES = STEPS * 4, COPY_ROWS = 32 / PIECES;  // that a warp copies at once
   static_assert(STEPS == 1 || STEPS == 2 || STEPS == 4);
 
   const Product& product;
-  const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % PARTS, g = lane / 4, c = lane % 4;
-  const int team = threadIdx.x / 32 / PARTS;
+  const int lane = threadIdx.x % 32, part = threadIdx.x / 32, g = lane / 4, c = lane % 4;
   int first_eight, num_eights, num_tiles, num_rounds;
 
   __device__ RingProduct(const Product& of) : product(of) {
@@ -50,16 +53,10 @@ struct RingProduct {
     first_eight = (int)((long long)units * blockIdx.x / gridDim.x) * unit;
     num_eights = (int)((long long)units * (blockIdx.x + 1) / gridDim.x) * unit - first_eight;
     num_tiles = (num_eights + 1) / 2;
-    num_rounds = (num_tiles + TEAMS * TILES - 1) / (TEAMS * TILES);
+    num_rounds = (num_tiles + TILES - 1) / TILES;
   }
 
   __device__ int round_start(int round) const { return num_tiles * round / num_rounds; }
-
-  // The first of a team's tiles of a round; they end where the next team's start.
-  __device__ int team_start(int round, int team) const {
-    const int first = round_start(round);
-    return first + ((round_start(round + 1) - first) * team + TEAMS - 1) / TEAMS;
-  }
 
   // 8 lanes that read two rows meet all banks: halves of 128 bytes change place in every other row.
   __device__ static int place(int row, int piece) {
@@ -76,12 +73,11 @@ struct RingProduct {
       const int eight = first_eight + min(i, num_eights - 1);
       eights[i] = product.weight_row(eight / 2, eight % 2 * 8);
     }
-    const int most_tiles = (num_tiles + TEAMS * num_rounds - 1) / (TEAMS * num_rounds);  // at once
+    const int most_tiles = (num_tiles + num_rounds - 1) / num_rounds;  // of a round
     const int most_eights = min(most_tiles * 2, num_eights);
     const int stage_size = INPUT + most_eights * 8 * DEPTH;
-    const int num_stages = min(ring_bytes / (TEAMS * PARTS) / 2 / stage_size, MOST_STAGES);
-    bfloat16* ring = reinterpret_cast<bfloat16*>(
-        shared + ring_bytes / (TEAMS * PARTS) * (threadIdx.x / 32));
+    const int num_stages = min(ring_bytes / PARTS / 2 / stage_size, MOST_STAGES);
+    bfloat16* ring = reinterpret_cast<bfloat16*>(shared + ring_bytes / PARTS * part);
     __syncthreads();
 
     const int copy_row = lane / PIECES, piece = lane % PIECES;
@@ -90,8 +86,8 @@ struct RingProduct {
     const bfloat16 *x, *norm, *from[TILES][2] = {};
     int copy_round = 0, copy_step = 0, copy_count = 0;
     auto turn_to = [&](int round) {
-      const int first = team_start(round, team);
-      copy_count = round < num_rounds ? team_start(round, team + 1) - first : 0;
+      const int first = round_start(round);
+      copy_count = round < num_rounds ? round_start(round + 1) - first : 0;
       x = product.x + own;
       norm = product.norm + part * part_depth + piece * 8;
 #pragma unroll
@@ -158,7 +154,7 @@ struct RingProduct {
     const int odd = kept(even ^ STEP);
     const bfloat16* taken = ring;
     for (int round = 0; round < num_rounds; round++) {
-      const int first = team_start(round, team), count = team_start(round, team + 1) - first;
+      const int first = round_start(round), count = round_start(round + 1) - first;
       float acc[TILES][COLUMN_TILES][4] = {};
       float own_squares[COLUMN_TILES] = {};
 #pragma unroll 1
@@ -211,14 +207,13 @@ uint4 upper[TILES], lower[TILES];  // of tiles that there are not: whatever lies
           }
         }
       }
-      if (NORM && round == 0 && team == 0) {
+      if (NORM && round == 0) {
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; n++) {
           const float sum = row_squares(own_squares[n]);
           if (c == 0) squares[part * ROWS + n * 8 + g] = sum;
         }
       }
-const int round_first = round_start(round), round_count = round_start(round + 1) - round_first;
 #pragma unroll
       for (int pass = 0; pass < COLUMN_TILES; pass += PASS) {
 #pragma unroll
@@ -226,8 +221,7 @@ const int round_first = round_start(round), round_count = round_start(round + 1)
           if (t < count) {
 #pragma unroll
             for (int n = 0; n < PASS; n++) {
-              float* to = sums + (part * PASS * 8 + n * 8 + 2 * c) * STRIDE +
-                          (first - round_first + t) * 16 + g;
+              float* to = sums + (part * PASS * 8 + n * 8 + 2 * c) * STRIDE + t * 16 + g;
               to[0] = acc[t][pass + n][0];
               to[STRIDE] = acc[t][pass + n][1];
               to[8] = acc[t][pass + n][2];
@@ -236,12 +230,12 @@ const int round_first = round_start(round), round_count = round_start(round + 1)
           }
         __syncthreads();
         const int quads = product.gated ? 2 : 4;  // columns of out from a tile, by fours
-        const int width = round_count * quads, here = min(rows - pass * 8, PASS * 8);
+        const int width = count * quads, here = min(rows - pass * 8, PASS * 8);
         for (int i = threadIdx.x; i < width * here; i += THREADS) {
           const int m = i / width, tile = i % width / quads, row = i % quads * 4;
-          if ((round_first + tile) * 2 + row / 8 >= num_eights) continue;
-          const int column = product.gated ? (first_eight / 2 + round_first + tile) * 8
-                                           : first_eight * 8 + (round_first + tile) * 16;
+          if ((first + tile) * 2 + row / 8 >= num_eights) continue;
+          const int column = product.gated ? (first_eight / 2 + first + tile) * 8
+                                           : first_eight * 8 + (first + tile) * 16;
           product.finish(
               pass * 8 + m, column + row, sums + m * STRIDE + tile * 16 + row,
               PASS * 8 * STRIDE,

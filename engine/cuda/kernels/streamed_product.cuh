@@ -19,6 +19,8 @@ struct StreamedProduct {
   const int lane = threadIdx.x % 32, column_group = threadIdx.x / 32 % 4;
   const int row_group = threadIdx.x / 128, g = lane / 4, c = lane % 4;
 
+  __device__ StreamedProduct(const Product& of) : StreamedProduct(of, of.num_tiles()) {}
+
   __device__ StreamedProduct(const Product& of, int tiles)
       : product(of),
         first_tile((long long)tiles * blockIdx.x / gridDim.x),
@@ -156,7 +158,9 @@ uint4 upper[ROW_TILES], lower[ROW_TILES];  // of tiles that there are not: what 
         // of neighbouring columns, one lane takes both of the upper row, the other both of the lower
         const bool is_odd = g % 2;
         const int m = (row_group * OWN + n) * 8 + 2 * c + is_odd;
-        const float factor = m >= rows ? 0.f : NORM ? product.inverse_norm(squares[m]) : product.factor(m);
+        const float factor = m >= rows ? 0.f
+                             : NORM  ? product.inverse_norm(squares[m])
+                                     : product.factor(m);
 #pragma unroll
         for (int r = 0; r < ROW_TILES; r++) {
           float pairs[2][2];

@@ -2,15 +2,17 @@
 // the norm's weight, and what their products are to be multiplied by. A block takes a row, a warp a
 // part of the depth, in whose squares lanes have the shares that they have in a product.
 
-__device__ __forceinline__ void weighed_rows(
+template <int WARPS>
+__device__ void weighed_rows(
     const bfloat16* x, const bfloat16* norm, float epsilon, bfloat16* out, float* factors,
     int depth) {
+  static_assert(WARPS == PARTS);
   __shared__ float squares[PARTS];
   const int lane = threadIdx.x % 32, part = threadIdx.x / 32;
   const uint4* row = reinterpret_cast<const uint4*>(x + (long long)blockIdx.x * depth);
   const uint4* weights = reinterpret_cast<const uint4*>(norm);
   uint4* to = reinterpret_cast<uint4*>(out + (long long)blockIdx.x * depth);
-  for (int i = threadIdx.x; i < depth / 8; i += PARTS * 32) {
+  for (int i = threadIdx.x; i < depth / 8; i += WARPS * 32) {
     uint4 numbers = row[i];
     weigh(numbers, weights[i]);
     to[i] = numbers;
