@@ -64,6 +64,7 @@ struct RingProduct {
   }
 
   __device__ void run(unsigned char* shared, int ring_bytes) {
+    if (num_eights == 0) return;
     float* sums = reinterpret_cast<float*>(shared + ring_bytes);  // (PARTS, PASS x 8, STRIDE)
     float* squares = sums + PARTS * PASS * 8 * STRIDE;            // (PARTS, ROWS)
     const bfloat16** eights = reinterpret_cast<const bfloat16**>(squares + PARTS * ROWS);
