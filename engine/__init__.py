@@ -8,8 +8,10 @@ only checks parameters, or refuses a bad file, need not wait for them.
 from typing import TYPE_CHECKING
 
 from .blas import load as _load_blas
+from .graph_limits import set_graph_limits as _set_graph_limits
 
 _load_blas()
+_set_graph_limits()
 
 from .answer import Answer, Delta, TokenLogprob, Usage  # noqa: E402  # a BLAS goes before mlx
 from .errors import EngineError, ModelError, RequestError  # noqa: E402

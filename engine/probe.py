@@ -72,6 +72,14 @@ class Probe:
         logits: mx.array = model(mx.array([self.prompts[number]]), cache=caches)[0, -1]
         return logits
 
+    def spread(self, number: int) -> float:
+        """How far mlx-lm's own last logits of one prompt lie apart, read at once and by token."""
+        model, prompt = self.forward.model, self.prompts[number]
+        caches = make_prompt_cache(model)
+        for token in prompt:
+            logits = model(mx.array([[token]]), cache=caches)
+        return _largest(logits[0, -1] - self.reference(number))
+
     def _row(self, number: int, start: int, chunk: int) -> Row:
         """A chunk of a prompt; its last token comes alone, and shows what padding did before."""
         prompt = self.prompts[number]
@@ -102,7 +110,11 @@ def find_method(make_probe: Callable[[Method], Probe], method: Method, dtype: mx
 
 
 def check_model(probe: Probe, dtype: mx.Dtype) -> None:
-    """Raise ModelError unless the model agrees, up to rounding, with mlx-lm's own forward."""
+    """Raise ModelError unless the model agrees, up to rounding, with mlx-lm's own forward.
+
+    A model whose rounding goes far, as random weights do, says so by itself: mlx-lm's own two ways
+    of reading a prompt then lie as far apart.
+    """
     limit = 1e-3 if dtype == mx.float32 else 0.1
     together = probe.run(2 * probe.block_size, range(len(LENGTHS)))
     for number, logits in enumerate(together):
