@@ -5,6 +5,8 @@ it; the bound is the time to read the weights, the K/V and the states (these twi
 back) at the bandwidth of a device copy. Weights are random: speed alone is measured.
 
     python -m benchmarks.gpu_step dense hybrid --seconds 300
+
+Where rows share a prefix the bound is that of rows which do not.
 """
 
 import argparse
@@ -13,7 +15,7 @@ import gc
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -100,16 +102,19 @@ def bound_ms(kind: str, model: Any, rows: int, context: int, width: int) -> floa
     return moved / BYTES_PER_SECOND * 1e3
 
 
-def make_prompts(rows: int, context: int) -> list[list[int]]:
+def make_prompts(rows: int, context: int, prefix: int = 0) -> list[list[int]]:
+    """Prompts of ``context`` tokens each, after ``prefix`` tokens that all of them share."""
     random = np.random.default_rng(context)
-    return random.integers(10, 8000, (rows, context)).tolist()
+    own = random.integers(10, 8000, (rows, context)).tolist()
+    shared = random.integers(10, 8000, prefix).tolist()
+    return [shared + prompt for prompt in own]
 
 
 def make_engine(
     kind: str, model: Any, backend: str, *, rows: int, context: int, drafts: int
 ) -> Engine:
     loaded = dataclasses.replace(as_loaded(twin(model), f"{kind}-4b"), max_context=8192)
-    needed = rows * (-(-(context + MOST_TOKENS + drafts) // 16))
+    needed = rows * (-(-(context + MOST_TOKENS + (drafts + 1) * (WARM_UP + STEPS)) // 16))
     options = EngineOptions(
         max_rows=rows,
         num_blocks=needed + needed // 4 + 8,
@@ -124,33 +129,24 @@ def make_engine(
     return Engine(build_parts(loaded, options, lambda *_: plan))
 
 
-def measure_engine(engine: Engine, rows: int, context: int) -> dict[str, float]:
-    """Prefill and then decode ``rows`` prompts; milliseconds of a step and where they go."""
-    encode = [0.0]
-    executor: Any = engine.parts.executor
-    evaluate = executor._evaluate
-
-    def timed(output: mx.array, pending: Sequence[mx.array]) -> None:
-        started = time.perf_counter()
-        mx.async_eval(output, pending)
-        encode[0] += time.perf_counter() - started
-        evaluate(output, pending)
-
-    executor._evaluate = timed
+def measure_engine(engine: Engine, prompts: Sequence[list[int]]) -> dict[str, float]:
+    """Prefill and then decode ``prompts``; milliseconds of a step and where they go."""
     params = SamplingParams(max_tokens=MOST_TOKENS, ignore_eos=True, temperature=0.0)
     started = time.perf_counter()
-    waiting = {engine.submit(prompt, params) for prompt in make_prompts(rows, context)}
+    waiting = {engine.submit(prompt, params) for prompt in prompts}
     while waiting:
         waiting -= {delta.request_id for delta in engine.step() if delta.token_ids}
     prefill = time.perf_counter() - started
     for _ in range(WARM_UP):
         engine.step()
-    before, encode[0] = engine.stats().phases, 0.0
+    before = engine.stats().phases
     times = []
+    begun = time.perf_counter()
     for _ in range(STEPS):
         started = time.perf_counter()
         engine.step()
         times.append(time.perf_counter() - started)
+    whole = time.perf_counter() - begun
     after = engine.stats().phases
     spent = {
         f"{name}_ms": (getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds"))
@@ -160,9 +156,9 @@ def measure_engine(engine: Engine, rows: int, context: int) -> dict[str, float]:
     }
     return {
         "step_ms": float(np.median(times)) * 1e3,
+        "mean_ms": whole / STEPS * 1e3,
         **spent,
-        "encode_ms": encode[0] / STEPS * 1e3,
-        "prefill_tokens_per_s": rows * context / prefill,
+        "prefill_tokens_per_s": sum(map(len, prompts)) / prefill,
     }
 
 
@@ -188,35 +184,48 @@ def measure_mlx_lm(model: Any, rows: int, context: int) -> dict[str, float]:
     }
 
 
-CASES = [  # side, rows, context, drafts; what matters most first
-    *(("cuda", rows, 256, 0) for rows in (8, 1, 32, 64)),
-    ("cuda", 8, 256, 3),
-    ("mlx-lm", 8, 256, 0),
-    ("portable", 8, 256, 0),
-    ("cuda", 8, 4096, 0),
-    ("mlx-lm", 1, 256, 0),
-    ("mlx-lm", 32, 256, 0),
-    ("cuda", 32, 256, 3),
-    ("cuda", 64, 4096, 0),
-    ("portable", 1, 256, 0),
-    ("portable", 32, 256, 0),
+class Case(NamedTuple):
+    """One measurement; ``context`` tokens of each row follow ``prefix`` that all share."""
+
+    side: str
+    rows: int
+    context: int
+    drafts: int = 0
+    prefix: int = 0
+
+
+CASES = [  # what matters most first
+    *(Case("cuda", rows, 256) for rows in (8, 1, 32, 64)),
+    Case("mlx-lm", 8, 256),
+    Case("cuda", 64, 256, prefix=4096),
+    Case("cuda", 8, 4096),
+    Case("cuda", 8, 256, drafts=3),
+    Case("mlx-lm", 1, 256),
+    Case("mlx-lm", 32, 256),
+    Case("cuda", 64, 4096),
+    Case("cuda", 8, 256, drafts=1),
+    Case("cuda", 8, 256, drafts=7),
+    Case("cuda", 32, 256, drafts=3),
+    Case("mlx-lm", 64, 256),
 ]
 
 
-def report(kind: str, model: Any, case: tuple[str, int, int, int]) -> None:
-    side, rows, context, drafts = case
+def report(kind: str, model: Any, case: Case) -> None:
+    side, rows, context, drafts, prefix = case
+    whole = context + prefix
     if side == "mlx-lm":
         figures = measure_mlx_lm(twin(model), rows, context)
     else:
-        engine = make_engine(kind, model, side, rows=rows, context=context, drafts=drafts)
-        figures = measure_engine(engine, rows, context)
-    bound = bound_ms(kind, model, rows, context, drafts + 1)
+        engine = make_engine(kind, model, side, rows=rows, context=whole, drafts=drafts)
+        figures = measure_engine(engine, make_prompts(rows, context, prefix))
+    bound = bound_ms(kind, model, rows, whole, drafts + 1)
     line = {
         "benchmark": "gpu_step",
         "shape": f"{kind}-4b",
         "side": side,
         "rows": rows,
         "context": context,
+        "prefix": prefix,
         "window": drafts + 1,
         **{name: round(value, 3) for name, value in figures.items()},
         "bound_ms": round(bound, 3),

@@ -55,13 +55,13 @@ def test_drafts_do_not_change_what_is_said_in_float32() -> None:
     assert same >= 7  # products of other sizes round otherwise, and may decide a near-tie
 
 
-def test_memory_stays_flat_over_a_thousand_steps() -> None:
-    engine = load("cuda", speculate=2)
-    params = SamplingParams(max_tokens=40, ignore_eos=True)
+def test_memory_stays_flat_over_ten_thousand_steps() -> None:
+    engine = load("cuda", dtype="bfloat16")
+    params = SamplingParams(max_tokens=400, ignore_eos=True)
     prompts = first_prompts(8)
     held = []
     steps = 0
-    while steps < 1000:
+    while steps < 10_000:
         for prompt in prompts:
             engine.submit(prompt, params)
         while engine.has_work:
@@ -77,5 +77,5 @@ def test_inspection_names_the_backend_and_each_layer() -> None:
     kinds = set(described["layers"])
     assert kinds == {
         "gated delta rule by CUDA kernels, write on accept",
-        "paged attention by a CUDA kernel, prompts gathered by span",
+        "paged attention by CUDA kernels",
     }
