@@ -1,7 +1,7 @@
 """Products with few rows by kernels: what decoding a small batch mostly waits for.
 
-Norm before, activation or residual after a product run in its launch. Rows come out the same,
-bitwise, however many there are.
+Norm before, activation or residual after a product run in its launch, but the norm of more than 16
+rows in one of its own. Rows come out the same, bitwise, however many there are.
 """
 
 from collections.abc import Sequence
