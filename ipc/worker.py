@@ -13,9 +13,8 @@ import zmq
 from .addresses import allow_ipv6, configure, is_local
 from .doorbell import Doorbell
 from .engine_thread import IDLE, MAX_COMMANDS, MAX_EVENTS, EngineThread
-from .frames import receive_frames, send_frames
+from .frames import arrived, send_frames
 from .keys import KeyPair
-from .limits import MAX_FRAMES
 from .served_engine import EngineLoader
 from .socket_watch import SocketWatch
 from .worker_core import WorkerCore
@@ -90,20 +89,14 @@ class Worker:
             self._send(socket)
         self._watch.hush()
         for _, most in ready:
-            self._receive(socket, most, now)
+            for frames in arrived(socket, most):
+                self.core.broker_frames(frames, now)
         if now >= self._due:
             self._due = now + longest
             socket = self._look_around(socket, now)
         self._give_commands()
         self._send(socket)
         return socket
-
-    def _receive(self, socket: "zmq.Socket[bytes]", most: int, now: float) -> None:
-        for _ in range(most):
-            frames = receive_frames(socket, MAX_FRAMES)
-            if frames is None:
-                return
-            self.core.broker_frames(frames, now)
 
     def _look_around(self, socket: "zmq.Socket[bytes]", now: float) -> "zmq.Socket[bytes]":
         """Do what is due because time has passed."""
