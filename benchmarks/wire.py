@@ -29,9 +29,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,83 +40,18 @@ import zmq
 from ipc.addresses import configure
 from ipc.client import Client
 from ipc.client_core import ClientCore
-from ipc.fake_engine import FakeDelta
 from ipc.frames import arrived, send_frames
 from ipc.messages import Chunk, Submit
-from ipc.served_engine import LoadedEngine
 from ipc.socket_watch import SocketWatch
-from ipc.worker import Worker
 
 from .bare_wire import measure_bare
 from .pairs import measure_pairs
+from .stamp_engine import Pace
 
 GAPS = (2.0, 5.0, 10.0, 20.0)  # milliseconds between a client's tokens
 MOST_CHUNKS = 8000  # a second, where latency is measured: well below what can get through
 TURNS = 3  # of the wire and of bare sockets
 START_SECONDS = 60.0  # the longest that broker and worker take to start
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How often the fake engine steps, and whether a step is one request's turn or everybody's."""
-
-    step_seconds: float
-    spread: bool = False
-
-    @classmethod
-    def of(cls, gap_seconds: float, num_clients: int, *, spread: bool) -> "Pace":
-        """Return the pace at which each client gets a token every ``gap_seconds``."""
-        return cls(gap_seconds / num_clients if spread else gap_seconds, spread)
-
-
-@dataclass
-class StampEngine:
-    """Gives requests one token a step; the text is when."""
-
-    pace: Pace
-    running: dict[str, None] = field(default_factory=dict)
-    paused: set[str] = field(default_factory=set)
-    due: float = 0.0
-    steps: int = 0
-
-    @property
-    def has_work(self) -> bool:
-        return len(self.running) > len(self.paused)
-
-    def submit(self, prompt: Any, params: Any, *, request_id: str, **_: Any) -> str:
-        self.running[request_id] = None
-        return request_id
-
-    def step(self) -> list[FakeDelta]:
-        if self.pace.step_seconds:
-            self.due = max(self.due + self.pace.step_seconds, time.monotonic())
-            time.sleep(max(self.due - time.monotonic(), 0))
-        ready = [each for each in self.running if each not in self.paused]
-        if self.pace.spread and ready:
-            self.steps += 1
-            ready = [ready[self.steps % len(ready)]]
-        stamp = f"{time.monotonic_ns()} "
-        return [FakeDelta(each, 0, stamp, (7,)) for each in ready]
-
-    def cancel(self, request_id: str) -> None:
-        self.running.pop(request_id, None)
-        self.paused.discard(request_id)
-
-    def pause(self, request_id: str) -> None:
-        self.paused.add(request_id)
-
-    def resume(self, request_id: str) -> None:
-        self.paused.discard(request_id)
-
-    def stats(self) -> Mapping[str, Any]:
-        return {"num_running": len(self.running)}
-
-
-def run_worker(address: str, pace: Pace) -> None:
-    def load() -> LoadedEngine:
-        return LoadedEngine(StampEngine(pace), dict, ("stamp",), 1024, 1024)
-
-    Worker(address, load).run()
 
 
 @contextmanager
@@ -232,8 +167,7 @@ def latency(ages: list[float]) -> dict[str, float]:
 
 def measure(num_clients: int, pace: Pace, seconds: float) -> Measured:
     """Let the clients read for a while, after a second of warming up."""
-    words = ["-m", "benchmarks.wire", "--worker", "ADDRESS", str(pace.step_seconds)]
-    words += ["--spread"] if pace.spread else []
+    words = ("-m", "benchmarks.stamp_engine", "ADDRESS", *pace.words())
     with service(words) as (address, broker):
         crowd = Crowd(address, num_clients, window=4096)
         until = time.monotonic() + START_SECONDS
@@ -332,12 +266,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--max-rows", type=int, default=8)
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.worker:
-        address, step_seconds = arguments.worker
-        run_worker(address, Pace(float(step_seconds), arguments.spread))
-    elif arguments.model:
+    if arguments.model:
         measure_model(
             arguments.model,
             num_requests=arguments.requests,
