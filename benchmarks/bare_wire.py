@@ -5,6 +5,7 @@ socket; a broker of two ROUTERs passes it on; clients of one process receive it.
 read, checked or kept, so this is what the wire's latency is to be compared with.
 """
 
+import itertools
 import os
 import queue
 import subprocess
@@ -21,13 +22,20 @@ _HEADER = 110  # bytes, as a chunk's
 _IDS = bytes(4)
 
 
-def measure_bare(num_clients: int, step_seconds: float, seconds: float) -> list[float]:
-    """Return the ages of messages on arrival, in milliseconds, after a second of warming up."""
+def measure_bare(
+    num_clients: int, step_seconds: float, seconds: float, *, spread: bool = False
+) -> list[float]:
+    """Return the ages of messages on arrival, in milliseconds, after a second of warming up.
+
+    A step has a message for every client, or with ``spread`` for one, in turns.
+    """
     with tempfile.TemporaryDirectory() as folder:
         front, back = f"ipc://{folder}/c", f"ipc://{folder}/w"
         words = [sys.executable, "-m", "benchmarks.bare_wire"]
         broker = subprocess.Popen([*words, "broker", front, back])
-        worker = subprocess.Popen([*words, "worker", back, str(num_clients), str(step_seconds)])
+        together = 1 if spread else num_clients
+        numbers = [str(num_clients), str(together), str(step_seconds)]
+        worker = subprocess.Popen([*words, "worker", back, *numbers])
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         poller = zmq.Poller()
         for number in range(num_clients):
@@ -82,21 +90,22 @@ def _broker(front_address: str, back_address: str) -> None:
                 front.send_multipart([peers[number], *frames])
 
 
-def _worker(address: str, num_clients: int, step_seconds: float) -> None:
+def _worker(address: str, num_clients: int, together: int, step_seconds: float) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = _socket(context, zmq.DEALER)
     socket.connect(address)
-    events: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    events: queue.SimpleQueue[tuple[bytes, list[bytes]]] = queue.SimpleQueue()
     bell = os.pipe()
     numbers = [str(number).encode() for number in range(num_clients)]
 
     def step() -> None:
         due = time.monotonic()
-        while True:
+        for turn in itertools.count():
+            first = turn * together % num_clients
             due = max(due + step_seconds, time.monotonic())
             time.sleep(max(due - time.monotonic(), 0))
             stamp = str(time.monotonic_ns()).encode().rjust(_HEADER)
-            events.put(stamp)
+            events.put((stamp, numbers[first : first + together]))
             os.write(bell[1], b"x")
 
     threading.Thread(target=step, daemon=True).start()
@@ -107,8 +116,8 @@ def _worker(address: str, num_clients: int, step_seconds: float) -> None:
         poller.poll()
         os.read(bell[0], 4096)
         while not events.empty():
-            header = events.get()
-            for number in numbers:
+            header, those = events.get()
+            for number in those:
                 socket.send_multipart([number, header, _IDS])
 
 
@@ -118,7 +127,7 @@ def main(words: list[str]) -> None:
     if kind == "broker":
         _broker(address, rest[0])
     else:
-        _worker(address, int(rest[0]), float(rest[1]))
+        _worker(address, int(rest[0]), int(rest[1]), float(rest[2]))
 
 
 if __name__ == "__main__":

@@ -6,18 +6,19 @@ its own connection.
 
 "throughput" lets the engine make tokens as fast as they are taken. How old a token is on arrival
 then says nothing of the wire: it is what is on its way, which credit bounds, divided by the
-throughput. "latency" makes a token for every client at a rate far below that, at most 2,000 a
-second in all; all clients' tokens of one round leave together, so that with many clients most of
-a token's age is the others before it. Beside it stands what a bare program of the same processes,
-threads and sockets takes (benchmarks/bare_wire.py), measured in turns.
+throughput. "latency" makes a token for every client once in a while (``--gaps``, in milliseconds),
+well below that. All clients' tokens of one round leave together, so that with many clients most of
+a token's age is the others before it; with ``--spread`` they come one after another in equal steps,
+as from many workers, and what is left is a token's own way. Beside it stands what a bare program of
+the same processes, threads and sockets takes (benchmarks/bare_wire.py), measured in turns.
+
+How rarely tokens come matters: after some milliseconds others have the processor's caches, and
+what wakes fetches its code from memory.
 
 ``--model demo`` compares a model's throughput with the engine alone instead, the same requests in
 interleaved pairs.
 
-How rarely tokens come matters: after some milliseconds others have the processor's caches, and
-what wakes fetches its code from memory (``--rounds 500`` has a token every 2 ms).
-
-    python -m benchmarks.wire [--clients 1 16 256] [--seconds 3] [--rounds 50]
+    python -m benchmarks.wire [--clients 1 16 256] [--seconds 3] [--gaps 2 5 10 20] [--spread]
     python -m benchmarks.wire --model demo [--pairs 15] [--max-rows 8]
 """
 
@@ -28,9 +29,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,66 +40,18 @@ import zmq
 from ipc.addresses import configure
 from ipc.client import Client
 from ipc.client_core import ClientCore
-from ipc.fake_engine import FakeDelta
-from ipc.frames import receive_frames, send_frames
-from ipc.limits import MAX_FRAMES
+from ipc.frames import arrived, send_frames
 from ipc.messages import Chunk, Submit
-from ipc.served_engine import LoadedEngine
 from ipc.socket_watch import SocketWatch
-from ipc.worker import Worker
 
 from .bare_wire import measure_bare
 from .pairs import measure_pairs
+from .stamp_engine import Pace
 
-USUAL_ROUNDS = 50  # a second, of the fake engine: about what a small model makes
-MOST_CHUNKS = 2000  # a second, where latency is measured: far from what can get through
+GAPS = (2.0, 5.0, 10.0, 20.0)  # milliseconds between a client's tokens
+MOST_CHUNKS = 8000  # a second, where latency is measured: well below what can get through
 TURNS = 3  # of the wire and of bare sockets
 START_SECONDS = 60.0  # the longest that broker and worker take to start
-
-
-@dataclass
-class StampEngine:
-    """Gives every request one token a step; the text is when."""
-
-    step_seconds: float
-    running: dict[str, None] = field(default_factory=dict)
-    paused: set[str] = field(default_factory=set)
-    due: float = 0.0
-
-    @property
-    def has_work(self) -> bool:
-        return len(self.running) > len(self.paused)
-
-    def submit(self, prompt: Any, params: Any, *, request_id: str, **_: Any) -> str:
-        self.running[request_id] = None
-        return request_id
-
-    def step(self) -> list[FakeDelta]:
-        if self.step_seconds:
-            self.due = max(self.due + self.step_seconds, time.monotonic())
-            time.sleep(max(self.due - time.monotonic(), 0))
-        stamp = f"{time.monotonic_ns()} "
-        return [FakeDelta(each, 0, stamp, (7,)) for each in self.running if each not in self.paused]
-
-    def cancel(self, request_id: str) -> None:
-        self.running.pop(request_id, None)
-        self.paused.discard(request_id)
-
-    def pause(self, request_id: str) -> None:
-        self.paused.add(request_id)
-
-    def resume(self, request_id: str) -> None:
-        self.paused.discard(request_id)
-
-    def stats(self) -> Mapping[str, Any]:
-        return {"num_running": len(self.running)}
-
-
-def run_worker(address: str, step_seconds: float) -> None:
-    def load() -> LoadedEngine:
-        return LoadedEngine(StampEngine(step_seconds), dict, ("stamp",), 1024, 1024)
-
-    Worker(address, load).run()
 
 
 @contextmanager
@@ -155,18 +108,15 @@ class Crowd:
 
     def _read(self, socket: Any, most: int, now: float) -> None:
         core = self.clients[socket]
-        for _ in range(most):
-            frames = receive_frames(socket, MAX_FRAMES)
-            if frames is None:
-                break
+        for frames in arrived(socket, most):
             core.receive(frames, now)
-            arrived = time.monotonic_ns()
+            here = time.monotonic_ns()
             for _, event in core.take_events():
                 if isinstance(event, Chunk):
                     piece = event.pieces[0]
                     self.tokens += piece.count
                     self.chunks += 1
-                    self.ages += [(arrived - int(made)) / 1e6 for made in piece.text.split()]
+                    self.ages += [(here - int(made)) / 1e6 for made in piece.text.split()]
         self._write(socket, core)
 
     @staticmethod
@@ -215,9 +165,9 @@ def latency(ages: list[float]) -> dict[str, float]:
     return {name: round(ages[int(len(ages) * share)], 3) for name, share in shares.items()}
 
 
-def measure(num_clients: int, step_seconds: float, seconds: float) -> Measured:
+def measure(num_clients: int, pace: Pace, seconds: float) -> Measured:
     """Let the clients read for a while, after a second of warming up."""
-    words = ("-m", "benchmarks.wire", "--worker", "ADDRESS", str(step_seconds))
+    words = ("-m", "benchmarks.stamp_engine", "ADDRESS", *pace.words())
     with service(words) as (address, broker):
         crowd = Crowd(address, num_clients, window=4096)
         until = time.monotonic() + START_SECONDS
@@ -233,25 +183,37 @@ def measure(num_clients: int, step_seconds: float, seconds: float) -> Measured:
     return Measured(crowd, took, used)
 
 
-def measure_wire(num_clients: int, seconds: float, most_rounds: float) -> None:
-    """Print what gets through at full speed, then how old tokens are below it."""
-    base = {"benchmark": "wire", "clients": num_clients}
-    full = measure(num_clients, 0.0, seconds)
-    print(json.dumps({**base, "what": "throughput", **full.throughput()}), flush=True)
-    rounds = min(most_rounds, MOST_CHUNKS / num_clients)
+def measure_throughput(num_clients: int, seconds: float) -> None:
+    """Print what gets through at full speed."""
+    full = measure(num_clients, Pace(0.0), seconds)
+    figures = {"clients": num_clients, "what": "throughput", **full.throughput()}
+    print(json.dumps({"benchmark": "wire", **figures}), flush=True)
+
+
+def measure_latency(num_clients: int, gap: float, seconds: float, *, spread: bool) -> None:
+    """Print how old tokens are when each client gets one every ``gap`` seconds."""
+    pace = Pace.of(gap, num_clients, spread=spread)
     ages: list[float] = []
     bare: list[float] = []
     for _ in range(TURNS):
-        slow = measure(num_clients, 1 / rounds, seconds)
+        slow = measure(num_clients, pace, seconds)
         ages += slow.crowd.ages
-        bare += measure_bare(num_clients, 1 / rounds, seconds)
+        bare += measure_bare(num_clients, pace.step_seconds, seconds, spread=spread)
     figures = {
-        "rounds_per_second": round(rounds, 1),
+        "clients": num_clients,
+        "what": "latency",
+        "gap_ms": round(1000 * gap, 2),
+        "spread": spread,
         **slow.throughput(),
         **latency(ages),
         "bare": latency(bare),
     }
-    print(json.dumps({**base, "what": "latency", **figures}), flush=True)
+    print(json.dumps({"benchmark": "wire", **figures}), flush=True)
+
+
+def possible_gaps(num_clients: int, milliseconds: Sequence[float]) -> list[float]:
+    """Return the gaps in seconds, none shorter than so many clients can have."""
+    return sorted({max(gap / 1000, num_clients / MOST_CHUNKS) for gap in milliseconds})
 
 
 def measure_model(
@@ -297,17 +259,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 256])
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=float, default=USUAL_ROUNDS, help="a second, for latency")
+    parser.add_argument("--gaps", type=float, nargs="+", default=list(GAPS), help="milliseconds")
+    parser.add_argument("--spread", action="store_true", help="clients' tokens come one by one")
     parser.add_argument("--model", help="compare with the engine alone, with this model")
     parser.add_argument("--pairs", type=int, default=15, help="of runs with the model")
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--max-rows", type=int, default=8)
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.worker:
-        run_worker(arguments.worker[0], float(arguments.worker[1]))
-    elif arguments.model:
+    if arguments.model:
         measure_model(
             arguments.model,
             num_requests=arguments.requests,
@@ -317,7 +277,10 @@ def main() -> None:
         )
     else:
         for num_clients in arguments.clients:
-            measure_wire(num_clients, arguments.seconds, arguments.rounds)
+            if not arguments.spread:
+                measure_throughput(num_clients, arguments.seconds)
+            for gap in possible_gaps(num_clients, arguments.gaps):
+                measure_latency(num_clients, gap, arguments.seconds, spread=arguments.spread)
 
 
 if __name__ == "__main__":

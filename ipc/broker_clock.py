@@ -1,6 +1,6 @@
 """What the broker does because time has passed: silence, deadlines, stalls, ends of waiting."""
 
-from .broker_core import BrokerCore, serves
+from .broker_core import BrokerCore
 from .broker_records import Job, Send
 
 
@@ -66,7 +66,7 @@ class BrokerClock:
 
     def _tick_queued(self, job: Job, now: float) -> list[Send]:
         core = self._core
-        if any(serves(worker, job) for worker in core.workers.values()):
+        if any(worker.serves(job.submit.model) for worker in core.workers.values()):
             job.unserved_since = None
             return []
         if job.unserved_since is None:

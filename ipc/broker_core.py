@@ -11,7 +11,6 @@ Pure: methods take an event and the time, and return the messages to send. Rules
 
 import uuid
 from collections.abc import Iterable
-from typing import Any
 
 from .admission import Admission
 from .broker_line import BrokerLine
@@ -26,8 +25,8 @@ from .broker_records import (
     WorkerRecord,
 )
 from .codec import encode
-from .messages import Ack, Cancel, Credit, Done, Drain, Error, Run, RunState, SampleEnd
-from .routing import Candidate, PrefixRouter
+from .messages import Ack, Cancel, Credit, Done, Drain, Error, RunState, SampleEnd
+from .routing import PrefixRouter
 
 
 class BrokerCore:
@@ -86,15 +85,9 @@ class BrokerCore:
 
     def _dispatch_one(self, job: Job, now: float, sends: list[Send]) -> bool:
         candidates = [
-            Candidate(
-                worker.name,
-                worker.load,
-                worker.capacity,
-                _figure(worker, "free_blocks"),
-                _figure(worker, "free_rows"),
-            )
+            worker.candidate()
             for worker in self.workers.values()
-            if worker.peer is not None and serves(worker, job)
+            if worker.peer is not None and worker.serves(job.submit.model)
         ]
         choice, held = self.router.choose(job.hashes, candidates)
         if choice is None:
@@ -108,33 +101,10 @@ class BrokerCore:
         worker.jobs[job.run] = job
         worker.load += 1
         waited, job.started = now - job.arrived, now
-        self._note_credit(job, now)
+        job.note_credit(now)
         self.observer.dispatched(job, held, waited)
-        sends.append(Send("back", worker.peer or b"", encode(self._run_message(job, now))))
+        sends.append(Send("back", worker.peer or b"", encode(job.run_message(now))))
         return True
-
-    def _run_message(self, job: Job, now: float) -> Run:
-        params: dict[str, Any] = {**job.submit.params, "seed": job.seed}
-        if job.tokens:  # what there is to say of the prompt came before them
-            params.pop("prompt_logprobs", None)
-        if job.deadline is not None:
-            params["deadline"] = max(job.deadline - now, 0.001)
-        submit = job.submit
-        return Run(
-            run=job.run,
-            tenant=job.session.tenant,
-            client=job.session.name,
-            id=submit.id,
-            kind=submit.kind,
-            text=submit.text,
-            messages=submit.messages,
-            model=submit.model,
-            params=params,
-            window=max(job.credit, 1),
-            seq=job.outbox.end,
-            prompt_ids=submit.prompt_ids,
-            emitted_ids=b"".join(job.emitted),
-        )
 
     # What happens to a job
 
@@ -247,7 +217,7 @@ class BrokerCore:
         if tokens <= job.credit:
             return []
         job.credit = tokens
-        self._note_credit(job, now)
+        job.note_credit(now)
         return self.forward_credit(job)
 
     def forward_credit(self, job: Job, *, resend: bool = False) -> list[Send]:
@@ -261,17 +231,11 @@ class BrokerCore:
         )
         return [Send("back", worker.peer, encode(credit))]
 
-    def _note_credit(self, job: Job, now: float) -> None:
-        if job.tokens < job.credit:
-            job.stalled_since = None
-        elif job.stalled_since is None:
-            job.stalled_since = now
-
     def count_tokens(self, job: Job, position: int, num_tokens: int, now: float) -> None:
         """A chunk passed by, with ``num_tokens`` of a job's tokens from ``position`` on."""
         job.tokens = position + num_tokens
         if job.tokens >= job.credit or job.stalled_since is not None:
-            self._note_credit(job, now)
+            job.note_credit(now)
         self.uncounted += num_tokens
         if job.first_token is None and num_tokens:
             job.first_token = now
@@ -349,14 +313,3 @@ class BrokerCore:
             f"silent for too long; {job.outbox.end} messages had arrived"
         )
         return self.end_with_error(job, "unknown_request", message, retryable=True, now=now)
-
-
-def _figure(worker: WorkerRecord, name: str) -> int:
-    value = worker.stats.get(name, 0)
-    return int(value) if isinstance(value, int | float) else 0
-
-
-def serves(worker: WorkerRecord, job: Job) -> bool:
-    """Whether a worker takes requests for the model that a job names, or any if it names none."""
-    model = job.submit.model
-    return not worker.draining and (not model or model in worker.models)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from .admission import AdmissionLimits, Amount
-from .messages import RunState, Submit
+from .messages import Run, RunState, Submit
 from .outbox import Outbox
+from .routing import Candidate
 from .wire_params import Terms
 
 Side = Literal["front", "back"]
@@ -78,6 +79,19 @@ class WorkerRecord:
     load: int = 0  # how many of them run
     stats: dict[str, Any] = field(default_factory=dict)
 
+    def serves(self, model: str) -> bool:
+        """Whether it takes requests for this model, or for any if none is named."""
+        return not self.draining and (not model or model in self.models)
+
+    def candidate(self) -> Candidate:
+        """Return what routing needs to know of it."""
+        free_blocks, free_rows = self._figure("free_blocks"), self._figure("free_rows")
+        return Candidate(self.name, self.load, self.capacity, free_blocks, free_rows)
+
+    def _figure(self, name: str) -> int:
+        value = self.stats.get(name, 0)
+        return int(value) if isinstance(value, int | float) else 0
+
 
 @dataclass(slots=True, eq=False)
 class Job:
@@ -120,6 +134,37 @@ class Job:
         here = self.outbox.end
         nothing_new = here == self.submit.received and run.first <= here
         return nothing_new and self.submit.run in ("", run.run)
+
+    def run_message(self, now: float) -> Run:
+        """Return what a worker is told: the request, and how far its answer has come."""
+        params: dict[str, Any] = {**self.submit.params, "seed": self.seed}
+        if self.tokens:  # what there is to say of the prompt came before them
+            params.pop("prompt_logprobs", None)
+        if self.deadline is not None:
+            params["deadline"] = max(self.deadline - now, 0.001)
+        submit = self.submit
+        return Run(
+            run=self.run,
+            tenant=self.session.tenant,
+            client=self.session.name,
+            id=submit.id,
+            kind=submit.kind,
+            text=submit.text,
+            messages=submit.messages,
+            model=submit.model,
+            params=params,
+            window=max(self.credit, 1),
+            seq=self.outbox.end,
+            prompt_ids=submit.prompt_ids,
+            emitted_ids=b"".join(self.emitted),
+        )
+
+    def note_credit(self, now: float) -> None:
+        """Remember since when it may emit no more, or that it may."""
+        if self.tokens < self.credit:
+            self.stalled_since = None
+        elif self.stalled_since is None:
+            self.stalled_since = now
 
 
 @dataclass(slots=True, eq=False)

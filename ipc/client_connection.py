@@ -15,9 +15,8 @@ import zmq
 from .addresses import allow_ipv6, configure, is_local
 from .client_core import ClientConfig, ClientCore, StreamEvent
 from .doorbell import Doorbell
-from .frames import receive_frames, send_frames
+from .frames import arrived, send_frames
 from .keys import KeyPair, load_pair, load_public
-from .limits import MAX_FRAMES
 from .messages import Error, Stats, Submit
 from .socket_watch import SocketWatch
 
@@ -156,7 +155,9 @@ class ClientConnection:
                 ready = watch.wait(max(int(longest * 1000), 1), writable=bool(unsent))
                 now = self._clock()
                 for _, most in ready:
-                    self._receive(socket, most, now)
+                    for frames in arrived(socket, most):
+                        self._core.receive(frames, now)
+                        self._deliver()  # before anything else: somebody waits for it
                 watch.hush()
                 self._do_jobs()
                 if now >= due:
@@ -174,14 +175,6 @@ class ClientConnection:
         finally:
             socket.close(linger=200)
             context.term()
-
-    def _receive(self, socket: "zmq.Socket[bytes]", most: int, now: float) -> None:
-        for _ in range(most):
-            frames = receive_frames(socket, MAX_FRAMES)
-            if frames is None:
-                return
-            self._core.receive(frames, now)
-            self._deliver()  # before anything else: somebody waits for it
 
     def _cancel_open(self, socket: "zmq.Socket[bytes]") -> None:
         for request_id in list(self._sinks):

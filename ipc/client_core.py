@@ -10,17 +10,15 @@ messages to send and ``take_events`` what the user gets. Rules it keeps:
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .codec import CodecError, decode, encode
-from .limits import ID_BYTES
 from .messages import (
     TO_CLIENT,
     Accepted,
     Ack,
     Cancel,
     Chunk,
-    Credit,
     Done,
     Error,
     Hello,
@@ -31,6 +29,7 @@ from .messages import (
     Submit,
     Welcome,
 )
+from .open_request import OpenRequest
 
 StreamEvent = Accepted | Chunk | Done | Error
 RETRIED = ("busy", "draining")
@@ -42,24 +41,6 @@ class ClientConfig:
 
     retry_for: float = 60.0  # how long "busy" and "draining" are retried
     patience: float = 30.0  # without a word of the broker, after which requests fail
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    submit: Submit
-    begun: float
-    ends_at: float | None
-    granted: int
-    reads_all: bool = False
-    submitted: bool = False  # on any connection
-    accepted: bool = False
-    received: int = 0
-    run: str = ""  # of the last message received
-    tokens: int = 0
-    consumed: int = 0
-    cancelled: bool = False
-    retry_at: float | None = None
-    asked_again: tuple[int, float] = (-1, 0.0)
 
 
 class ClientCore:
@@ -80,8 +61,7 @@ class ClientCore:
         self.models: tuple[str, ...] = ()
         self._config = config or ClientConfig()
         self._spread = spread
-        self._requests: dict[str, _Request] = {}
-        self._emitted: dict[str, list[bytes]] = {}  # of requests that may resume
+        self._requests: dict[str, OpenRequest] = {}
         self._heard = now
         self._pinged = now
         self._greeted: float | None = None
@@ -106,10 +86,9 @@ class ClientCore:
         if not self._requests and now - self._heard > self.heartbeat:
             self._heard = max(self._heard, now - self.heartbeat)
         ends_at = None if timeout is None else now + timeout
-        request = _Request(submit, now, ends_at, granted=submit.window)
+        emitted: list[bytes] | None = [] if submit.resume else None
+        request = OpenRequest(submit, now, ends_at, granted=submit.window, emitted=emitted)
         self._requests[submit.id] = request
-        if submit.resume:
-            self._emitted[submit.id] = []
         if self.welcomed:
             self._send_submit(request)
 
@@ -186,7 +165,7 @@ class ClientCore:
         elif error.code == "unsupported_version":
             self._fail_all(error.code, error.message, retryable=False)
 
-    def _stream(self, request: _Request, message: StreamEvent, now: float) -> None:
+    def _stream(self, request: OpenRequest, message: StreamEvent, now: float) -> None:
         if type(message) is Chunk and message.seq == request.received:
             self._chunk(request, message)
             return
@@ -202,11 +181,8 @@ class ClientCore:
         if seq < request.received:
             return
         if seq > request.received:
-            if request.asked_again[0] != request.received or (
-                now - request.asked_again[1] > self.heartbeat / 2
-            ):
-                request.asked_again = (request.received, now)
-                self._send_credit(request, resend=True)
+            if request.asks_again(now, self.heartbeat / 2):
+                self._send(request.credit(resend=True))
             return
         assert isinstance(message, Done | Error)
         request.received += 1
@@ -214,17 +190,13 @@ class ClientCore:
         self._send(Ack(request.submit.id))
         self._end(request, message)
 
-    def _chunk(self, request: _Request, chunk: Chunk) -> None:
-        request.received += 1
-        request.run = chunk.run
-        request.tokens += len(chunk.ids) // ID_BYTES
-        if request.submit.id in self._emitted:
-            self._emitted[request.submit.id].append(chunk.ids)
+    def _chunk(self, request: OpenRequest, chunk: Chunk) -> None:
+        request.take(chunk)
         self._events.append((request.submit.id, chunk))
         if request.reads_all:
             self._grant(request)
 
-    def _refused(self, request: _Request, error: Error, now: float) -> None:
+    def _refused(self, request: OpenRequest, error: Error, now: float) -> None:
         late = now - request.begun > self._config.retry_for
         if error.code in RETRIED and not late and not request.cancelled:
             wait = (error.retry_after or 0.1) * (0.75 + 0.5 * self._spread())
@@ -265,7 +237,7 @@ class ClientCore:
         self._greeted = None
         self._greet(now)
 
-    def _tick_request(self, request: _Request, now: float) -> None:
+    def _tick_request(self, request: OpenRequest, now: float) -> None:
         if request.ends_at is not None and now >= request.ends_at:
             if request.submitted:
                 self._send(Cancel(request.submit.id))
@@ -304,41 +276,24 @@ class ClientCore:
         stats, self._stats = self._stats, []
         return stats
 
-    def _end(self, request: _Request, message: Done | Error) -> None:
+    def _end(self, request: OpenRequest, message: Done | Error) -> None:
         del self._requests[request.submit.id]
-        self._emitted.pop(request.submit.id, None)
         self._events.append((request.submit.id, message))
 
-    def _grant(self, request: _Request) -> None:
-        """Grant half a window at a time, or every token would cost a message."""
-        if request.reads_all:
-            request.consumed = request.tokens
-        window = request.submit.window
-        if request.granted - request.consumed <= window // 2:
-            request.granted = request.consumed + window
-            self._send_credit(request)
+    def _grant(self, request: OpenRequest) -> None:
+        credit = request.grant()
+        if credit is not None:
+            self._send(credit)
 
-    def _send_credit(self, request: _Request, *, resend: bool = False) -> None:
-        self._send(Credit(request.submit.id, request.received, request.granted, resend))
-
-    def _send_submit(self, request: _Request) -> None:
-        submit = request.submit
-        if request.submitted:
-            emitted = b"".join(self._emitted.get(submit.id, ()))
-            submit = replace(
-                submit,
-                again=True,
-                received=request.received,
-                run=request.run,
-                emitted_ids=emitted,
-            )
-        first = not request.submitted
-        request.submitted = True
-        self._send(submit)
-        if not first:
-            self._send_credit(request)
-            if request.cancelled:
-                self._send(Cancel(submit.id))
+    def _send_submit(self, request: OpenRequest) -> None:
+        if not request.submitted:
+            request.submitted = True
+            self._send(request.submit)
+            return
+        self._send(request.again())
+        self._send(request.credit())
+        if request.cancelled:
+            self._send(Cancel(request.submit.id))
 
     def _send(self, message: Message) -> None:
         if self.welcomed:

@@ -5,7 +5,7 @@ CodecError and nothing else, whatever bytes it is given.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, cast
 
@@ -13,23 +13,9 @@ import msgpack
 
 from . import limits, messages
 from .chunk_codec import read_chunk, write_chunk
+from .message_forms import FORMS, TYPE_OF, MessageForm, identifier
 from .messages import Message
-from .schema import (
-    Check,
-    count,
-    counts,
-    figures,
-    flag,
-    items,
-    logprobs,
-    one_of,
-    parameters,
-    prompt_logprobs,
-    seconds,
-    text,
-    token_ids,
-    whole,
-)
+from .schema import read_fields, token_ids
 
 
 class CodecError(ValueError):
@@ -44,157 +30,6 @@ class CodecError(ValueError):
         self.code = code
         self.request_id: str | None = None
         self.run: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How one type looks: required and optional header fields, attachments, size."""
-
-    cls: type[Any]
-    required: dict[str, Check]
-    optional: dict[str, Check]
-    attachments: tuple[str, ...] = ()
-    header_bytes: int = limits.MAX_HEADER_BYTES
-
-
-def _record(cls: type[Any], required: dict[str, Check], optional: dict[str, Check]) -> Check:
-    """Accept a map that becomes an instance of ``cls``."""
-
-    def check(value: Any) -> Any:
-        if type(value) is not dict:
-            raise ValueError("must be made of maps")
-        return cls(**_read_fields(value, required, optional))
-
-    return check
-
-
-def _read_fields(
-    header: dict[str, Any], required: dict[str, Check], optional: dict[str, Check]
-) -> dict[str, Any]:
-    values = {}
-    try:
-        for name, check in required.items():
-            values[name] = check(header[name])
-        for name, check in optional.items():
-            if name in header and header[name] is not None:
-                values[name] = check(header[name])
-    except KeyError:
-        raise ValueError(f"field {name!r} is missing") from None
-    except ValueError as error:
-        raise ValueError(f"field {name!r} {error}") from None
-    return values
-
-
-_id = text(limits.MAX_ID_BYTES, min_bytes=1)
-_name = text(limits.MAX_NAME_BYTES, min_bytes=1)
-_label = text(limits.MAX_LABEL_BYTES)
-_reason = text(limits.MAX_REASON_BYTES)
-_error = text(limits.MAX_ERROR_BYTES)
-_prompt = text(limits.MAX_PROMPT_HEADER_BYTES)
-_seed = whole(0, limits.MAX_SEED)
-_models = items(_label, most=limits.MAX_MODELS)
-_window = whole(1, limits.MAX_WINDOW)
-_index = whole(0, limits.MAX_SAMPLES - 1)
-_run_states = items(
-    _record(
-        messages.RunState,
-        {
-            "run": _id,
-            "tenant": _label,
-            "client": _name,
-            "id": _id,
-            "first": count,
-            "seq": count,
-            "tokens": count,
-            "seed": _seed,
-        },
-        {},
-    )
-)
-_conversation = items(
-    _record(messages.ChatMessage, {"role": _label, "content": _prompt}, {}),
-)
-_pieces = items(
-    _record(
-        messages.Piece,
-        {"index": _index, "count": count, "text": text(limits.MAX_HEADER_BYTES)},
-        {
-            "logprobs": logprobs,
-            "reason": _reason,
-            "usage": counts,
-            "prompt_logprobs": prompt_logprobs,
-            "prompt_start": count,
-        },
-    ),
-    least=1,
-    most=limits.MAX_SAMPLES,
-)
-_samples = items(
-    _record(
-        messages.SampleEnd,
-        {"index": _index, "reason": _reason},
-        {"usage": counts, "error": _error},
-    ),
-    most=limits.MAX_SAMPLES,
-)
-_ask_fields: dict[str, Check] = {
-    "text": _prompt,
-    "messages": _conversation,
-    "model": _label,
-    "params": parameters,
-    "window": _window,
-}
-_kind = one_of("text", "messages", "tokens")
-_prompt_frames = ("prompt_ids", "emitted_ids")
-_stream: dict[str, Check] = {"id": _id, "seq": count}
-
-_FORMS: dict[str, _Form] = {
-    "hello": _Form(
-        messages.Hello,
-        {"role": one_of("client", "worker"), "name": _name},
-        {"models": _models, "capacity": count, "runs": _run_states},
-    ),
-    "welcome": _Form(messages.Welcome, {"epoch": _id, "heartbeat": seconds}, {"models": _models}),
-    "submit": _Form(
-        messages.Submit,
-        {"id": _id, "kind": _kind},
-        {**_ask_fields, "resume": flag, "again": flag, "received": count, "run": _id},
-        _prompt_frames,
-        limits.MAX_PROMPT_HEADER_BYTES - limits.RUN_HEADER_BYTES,
-    ),
-    "run": _Form(
-        messages.Run,
-        {"run": _id, "tenant": _label, "client": _name, "id": _id, "kind": _kind},
-        {**_ask_fields, "window": count, "seq": count},
-        _prompt_frames,
-        limits.MAX_PROMPT_HEADER_BYTES,
-    ),
-    "accepted": _Form(messages.Accepted, {"id": _id, "seed": _seed}, {}),
-    "chunk": _Form(
-        messages.Chunk,
-        {**_stream, "position": count, "pieces": _pieces},
-        {"run": _id},
-        ("ids",),
-    ),
-    "done": _Form(messages.Done, {**_stream, "seed": _seed, "samples": _samples}, {"run": _id}),
-    "error": _Form(
-        messages.Error,
-        {"code": _reason, "message": _error, "retryable": flag},
-        {"id": _id, "seq": count, "retry_after": seconds, "progress": count, "run": _id},
-    ),
-    "credit": _Form(
-        messages.Credit,
-        {"id": _id, "received": count, "tokens": count},
-        {"resend": flag, "run": _id},
-    ),
-    "cancel": _Form(messages.Cancel, {"id": _id}, {"run": _id}),
-    "ack": _Form(messages.Ack, {"id": _id}, {"run": _id}),
-    "ping": _Form(messages.Ping, {}, {"nonce": count}),
-    "pong": _Form(messages.Pong, {}, {"nonce": count}),
-    "stats": _Form(messages.Stats, {}, {"stats": figures, "workers": items(figures)}),
-    "drain": _Form(messages.Drain, {}, {"reason": _reason, "leaving": flag}),
-}
-_TYPE_OF = {form.cls: name for name, form in _FORMS.items()}
 
 
 def _refuse_extension(code: int, data: bytes) -> Any:
@@ -212,8 +47,8 @@ def encode(message: Message) -> list[bytes]:
 
 def encode_generally(message: Message) -> list[bytes]:
     """Do what ``encode`` does, by the form of any message."""
-    kind = _TYPE_OF[type(message)]
-    form = _FORMS[kind]
+    kind = TYPE_OF[type(message)]
+    form = FORMS[kind]
     header = {"v": limits.PROTOCOL_VERSION, "type": kind, **_plain(message, form.attachments)}
     frames = [cast(bytes, msgpack.packb(header))]
     frames += [getattr(message, name) for name in form.attachments]
@@ -280,7 +115,7 @@ def _read(header: dict[str, Any], frames: Sequence[bytes], accept: Sequence[type
         raise ValueError(f"the header is longer than {form.header_bytes} bytes")
     if len(frames) != 1 + len(form.attachments):
         raise ValueError(f"it has {1 + len(form.attachments)} frames, not {len(frames)}")
-    values = _read_fields(header, form.required, form.optional)
+    values = read_fields(header, form.required, form.optional)
     for name, frame in zip(form.attachments, frames[1:], strict=True):
         values[name] = token_ids(frame)
     message: Message = form.cls(**values)
@@ -290,7 +125,7 @@ def _read(header: dict[str, Any], frames: Sequence[bytes], accept: Sequence[type
 
 def _readable_id(value: Any) -> str | None:
     try:
-        return cast(str, _id(value))
+        return cast(str, identifier(value))
     except ValueError:
         return None
 
@@ -317,7 +152,7 @@ def _unpack(frame: bytes) -> dict[str, Any]:
     return cast(dict[str, Any], header)
 
 
-def _form(header: dict[str, Any], accept: Sequence[type[Any]]) -> _Form:
+def _form(header: dict[str, Any], accept: Sequence[type[Any]]) -> MessageForm:
     version = header.get("v")
     if type(version) is not int or version != limits.PROTOCOL_VERSION:
         raise CodecError(
@@ -325,9 +160,9 @@ def _form(header: dict[str, Any], accept: Sequence[type[Any]]) -> _Form:
             code="unsupported_version",
         )
     kind = header.get("type")
-    form = _FORMS.get(kind) if type(kind) is str else None
+    form = FORMS.get(kind) if type(kind) is str else None
     if form is None or form.cls not in accept:
-        known = ", ".join(sorted(_TYPE_OF[cls] for cls in accept))
+        known = ", ".join(sorted(TYPE_OF[cls] for cls in accept))
         raise CodecError(f"type {kind!s:.32} is not understood here, only {known}")
     return form
 

@@ -1,4 +1,4 @@
-"""Checks of single values that arrived from the wire: each returns the value, or raises ValueError.
+"""Checks of values that arrived from the wire: each returns the value, or raises ValueError.
 
 The message of the error says what the value must be; the codec puts the field's name before it.
 """
@@ -168,3 +168,32 @@ def token_ids(frame: bytes) -> bytes:
     if len(frame) % ID_BYTES:
         raise ValueError(f"must be {ID_BYTES} bytes a token id")
     return frame
+
+
+def record(cls: type[Any], required: dict[str, Check], optional: dict[str, Check]) -> Check:
+    """Accept a map that becomes an instance of ``cls``."""
+
+    def check(value: Any) -> Any:
+        if type(value) is not dict:
+            raise ValueError("must be made of maps")
+        return cls(**read_fields(value, required, optional))
+
+    return check
+
+
+def read_fields(
+    header: dict[str, Any], required: dict[str, Check], optional: dict[str, Check]
+) -> dict[str, Any]:
+    """Return the fields that were given, each as its check returns it; nil counts as not given."""
+    values = {}
+    try:
+        for name, check in required.items():
+            values[name] = check(header[name])
+        for name, check in optional.items():
+            if name in header and header[name] is not None:
+                values[name] = check(header[name])
+    except KeyError:
+        raise ValueError(f"field {name!r} is missing") from None
+    except ValueError as error:
+        raise ValueError(f"field {name!r} {error}") from None
+    return values

@@ -4,6 +4,7 @@ Neither waits for the other: the socket's thread merges what it cannot send yet,
 credit are paused, so the queue of events stays short by itself.
 """
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,14 +14,18 @@ import zmq
 from .addresses import allow_ipv6, configure, is_local
 from .doorbell import Doorbell
 from .engine_thread import IDLE, MAX_COMMANDS, MAX_EVENTS, EngineThread
-from .frames import receive_frames, send_frames
+from .frames import arrived, send_frames
 from .keys import KeyPair
-from .limits import MAX_FRAMES
 from .served_engine import EngineLoader
 from .socket_watch import SocketWatch
 from .worker_core import WorkerCore
 
 _AT_ONCE = 8  # messages made before they are sent
+_SWITCH = 0.0002
+"""Seconds after which the engine's thread lets the socket's have the interpreter.
+
+A step begins with milliseconds of Python, and the last one's tokens would wait for their end.
+"""
 
 
 class Worker:
@@ -63,7 +68,12 @@ class Worker:
         return self.core.welcomed and not self.core.left and not self._hangs()
 
     def run(self) -> str | None:
-        """Serve. Return None after draining, or why it could not go on."""
+        """Serve. Return None after draining, or why it could not go on.
+
+        While it serves, the process's threads take turns more often than is Python's default.
+        """
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH)
         self.engine.start()
         socket = self._connect()
         try:
@@ -75,6 +85,7 @@ class Worker:
             if self.core.failure is None:
                 self.engine.stop()
             self._context.term()
+            sys.setswitchinterval(usual)
         return self.core.failure
 
     def _round(self, socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
@@ -90,20 +101,14 @@ class Worker:
             self._send(socket)
         self._watch.hush()
         for _, most in ready:
-            self._receive(socket, most, now)
+            for frames in arrived(socket, most):
+                self.core.broker_frames(frames, now)
         if now >= self._due:
             self._due = now + longest
             socket = self._look_around(socket, now)
         self._give_commands()
         self._send(socket)
         return socket
-
-    def _receive(self, socket: "zmq.Socket[bytes]", most: int, now: float) -> None:
-        for _ in range(most):
-            frames = receive_frames(socket, MAX_FRAMES)
-            if frames is None:
-                return
-            self.core.broker_frames(frames, now)
 
     def _look_around(self, socket: "zmq.Socket[bytes]", now: float) -> "zmq.Socket[bytes]":
         """Do what is due because time has passed."""

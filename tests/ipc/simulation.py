@@ -240,6 +240,17 @@ class Simulation:
                 self.worker_desk.unreachable(peer)
 
 
+def asked(
+    text: str, *, seconds: float = 0.0, **fields: object
+) -> tuple[Simulation, SimWorker, SimClient, str]:
+    """A worker, a client and its request, ``seconds`` after it asked."""
+    sim = Simulation()
+    worker, client = sim.worker(), sim.client()
+    request = client.submit(text, **fields)
+    sim.run(seconds)
+    return sim, worker, client, request
+
+
 def expected(text: str, count: int = 10, seed: int = 1) -> list[int]:
     return list(fake_tokens(text.encode(), seed, 0, 0, count))
 

@@ -2,8 +2,7 @@
 
 from collections import deque
 
-from simulation import SimClient, Simulation
-from test_broker_simulated import check_answer, check_error
+from simulation import SimClient, Simulation, asked, check_answer, check_error
 
 from ipc import messages as m
 from ipc.codec import decode, encode
@@ -30,11 +29,7 @@ def step_until_lost(
 
 
 def test_a_chunk_lost_on_the_way_to_the_client_is_sent_again() -> None:
-    sim = Simulation()
-    sim.worker()
-    client = sim.client()
-    request = client.submit("gap", params={"max_tokens": 40})
-    sim.run(0.3)
+    sim, _, client, request = asked("gap", params={"max_tokens": 40}, seconds=0.3)
     step_until_lost(sim, client.link.down, m.Chunk, m.TO_CLIENT)
     sim.run(6)
 
@@ -42,10 +37,7 @@ def test_a_chunk_lost_on_the_way_to_the_client_is_sent_again() -> None:
 
 
 def test_a_chunk_lost_on_the_way_to_the_broker_is_sent_again() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("gap", params={"max_tokens": 40})
-    sim.run(0.3)
+    sim, worker, client, request = asked("gap", params={"max_tokens": 40}, seconds=0.3)
     lost = False
     for _ in range(20):
         worker.step()
@@ -58,10 +50,7 @@ def test_a_chunk_lost_on_the_way_to_the_broker_is_sent_again() -> None:
 
 
 def test_a_chunk_that_comes_twice_is_passed_on_once() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("twice", params={"max_tokens": 40})
-    sim.run(0.5)
+    sim, worker, client, request = asked("twice", params={"max_tokens": 40}, seconds=0.5)
     worker.step()
     chunks = [f for f in worker.link.up if isinstance(decode(f, m.FROM_WORKER), m.Chunk)]
     worker.link.up.extend(chunks)
@@ -77,9 +66,7 @@ def test_a_chunk_that_comes_twice_is_passed_on_once() -> None:
 
 
 def test_a_message_of_a_run_that_is_none_costs_that_run_and_no_other() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    broken = client.submit("broken", params={"max_tokens": 1000})
+    sim, worker, client, broken = asked("broken", params={"max_tokens": 1000})
     whole = client.submit("whole", params={"max_tokens": 40})
     sim.run(0.5)
     job = next(job for job in sim.core.jobs() if job.submit.id == broken)
@@ -95,9 +82,7 @@ def test_a_message_of_a_run_that_is_none_costs_that_run_and_no_other() -> None:
 
 
 def test_an_ack_that_was_lost_does_not_keep_the_request_for_ever() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("ack")
+    sim, worker, client, request = asked("ack")
     for _ in range(200):
         client.step()
         if lose_one(client.link.up, m.Ack, m.FROM_CLIENT):
@@ -114,9 +99,7 @@ def test_an_ack_that_was_lost_does_not_keep_the_request_for_ever() -> None:
 
 
 def test_a_cancel_that_was_lost_is_said_again_when_the_answer_goes_on() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("timeout", params={"max_tokens": 10**6}, timeout=1.0)
+    sim, worker, client, request = asked("timeout", params={"max_tokens": 10**6}, timeout=1.0)
     for _ in range(200):
         client.step()
         if lose_one(client.link.up, m.Cancel, m.FROM_CLIENT):
@@ -143,10 +126,7 @@ def test_time_in_the_queue_counts_towards_the_deadline() -> None:
 
 
 def test_a_lost_workers_prefixes_lead_nowhere() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    client.submit("x" * 1000)
-    sim.run(2)
+    sim, worker, _, _ = asked("x" * 1000, seconds=2)
     assert len(sim.core.router) > 0
     sim.kill_worker(worker)
     sim.run(4)
@@ -154,10 +134,7 @@ def test_a_lost_workers_prefixes_lead_nowhere() -> None:
 
 
 def test_a_draining_worker_is_given_nothing() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    client.submit("running", params={"max_tokens": 60})
-    sim.run(0.5)
+    sim, worker, client, _ = asked("running", params={"max_tokens": 60}, seconds=0.5)
     worker.core.drain(sim.now)
     sim.run(0.2)
     later = client.submit("later")
@@ -168,11 +145,7 @@ def test_a_draining_worker_is_given_nothing() -> None:
 
 
 def test_a_broker_that_stood_still_forgives_before_it_has_read_anything() -> None:
-    sim = Simulation()
-    sim.worker()
-    client = sim.client()
-    request = client.submit("pause", params={"max_tokens": 1000})
-    sim.run(0.5)
+    sim, _, client, request = asked("pause", params={"max_tokens": 1000}, seconds=0.5)
     sim.now += 60
     sim.execute(sim.clock.tick(sim.now))
 

@@ -1,14 +1,11 @@
 """Workers, clients and connections that are lost, over a simulated wire."""
 
 import pytest
-from simulation import Simulation, check_answer, check_error
+from simulation import Simulation, asked, check_answer, check_error
 
 
 def test_a_client_that_disappears_is_cancelled_within_two_heartbeats() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    client.submit("ghost", params={"max_tokens": 10_000})
-    sim.run(1)
+    sim, worker, client, _ = asked("ghost", params={"max_tokens": 10_000}, seconds=1)
     assert worker.engine.samples
     sim.kill_client(client)
     sim.run(2.0)
@@ -33,11 +30,7 @@ def test_a_lost_workers_request_that_emitted_nothing_runs_elsewhere() -> None:
 
 
 def test_a_lost_workers_request_that_emitted_ends_with_how_far_it_came() -> None:
-    sim = Simulation()
-    first = sim.worker()
-    client = sim.client()
-    request = client.submit("half", params={"max_tokens": 1000})
-    sim.run(1)
+    sim, first, client, request = asked("half", params={"max_tokens": 1000}, seconds=1)
     sim.kill_worker(first)
     sim.worker()
     sim.run(6)
@@ -47,11 +40,7 @@ def test_a_lost_workers_request_that_emitted_ends_with_how_far_it_came() -> None
 
 
 def test_with_resume_the_joined_answer_equals_an_undisturbed_one() -> None:
-    sim = Simulation()
-    first = sim.worker()
-    client = sim.client()
-    request = client.submit("resume", resume=True, params={"max_tokens": 60})
-    sim.run(1)
+    sim, first, client, request = asked("resume", resume=True, params={"max_tokens": 60}, seconds=1)
     sim.kill_worker(first)
     sim.worker()
     sim.run(8)
@@ -75,11 +64,7 @@ def test_a_request_that_kills_every_worker_is_given_up() -> None:
 
 
 def test_a_worker_whose_engine_died_says_so_and_is_left_at_once() -> None:
-    sim = Simulation()
-    sim.worker()
-    client = sim.client()
-    request = client.submit("!raise")
-    sim.run(1)
+    sim, _, client, request = asked("!raise", seconds=1)
 
     end = check_error(client, request, "worker_lost", retryable=True)
     assert "asks the engine to raise" in end.message
@@ -87,11 +72,7 @@ def test_a_worker_whose_engine_died_says_so_and_is_left_at_once() -> None:
 
 
 def test_what_a_hung_worker_says_when_it_wakes_disturbs_nothing() -> None:
-    sim = Simulation()
-    first = sim.worker()
-    client = sim.client()
-    request = client.submit("frozen", resume=True, params={"max_tokens": 60})
-    sim.run(1)
+    sim, first, client, request = asked("frozen", resume=True, params={"max_tokens": 60}, seconds=1)
     first.stopped = True
     sim.worker()
     sim.run(5)
@@ -106,9 +87,7 @@ def test_what_a_hung_worker_says_when_it_wakes_disturbs_nothing() -> None:
 
 @pytest.mark.parametrize("who", ["client", "worker"])
 def test_a_cut_connection_loses_and_doubles_nothing(who: str) -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("cut", params={"max_tokens": 100})
+    sim, worker, client, request = asked("cut", params={"max_tokens": 100})
     for _ in range(4):
         sim.run(0.7)
         (client if who == "client" else worker).link.cut()
@@ -118,11 +97,7 @@ def test_a_cut_connection_loses_and_doubles_nothing(who: str) -> None:
 
 
 def test_a_broker_that_stood_still_blames_nobody() -> None:
-    sim = Simulation()
-    sim.worker()
-    client = sim.client()
-    request = client.submit("pause", params={"max_tokens": 40})
-    sim.run(0.5)
+    sim, _, client, request = asked("pause", params={"max_tokens": 40}, seconds=0.5)
     sim.broker_stopped = True
     sim.run(2.5)
     sim.broker_stopped = False

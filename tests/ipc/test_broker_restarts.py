@@ -1,13 +1,10 @@
 """A broker that is started again, over a simulated wire."""
 
-from simulation import Simulation, check_answer, check_error
+from simulation import asked, check_answer, check_error
 
 
 def test_running_requests_go_on_through_a_restart_of_the_broker() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("restart", params={"max_tokens": 100})
-    sim.run(1.5)
+    sim, worker, client, request = asked("restart", params={"max_tokens": 100}, seconds=1.5)
     came = len(client.tokens[request])
     sim.restart_broker()
     sim.run(12)
@@ -18,10 +15,7 @@ def test_running_requests_go_on_through_a_restart_of_the_broker() -> None:
 
 
 def test_a_finished_answer_survives_a_restart_before_it_arrived() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("late", params={"max_tokens": 10})
-    sim.run(0.3)
+    sim, worker, client, request = asked("late", params={"max_tokens": 10}, seconds=0.3)
     client.stopped = True
     sim.run(0.9)
     assert worker.engine.samples == {}
@@ -34,9 +28,7 @@ def test_a_finished_answer_survives_a_restart_before_it_arrived() -> None:
 
 
 def test_broker_and_worker_lost_together_are_reported_unless_it_may_resume() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    plain = client.submit("plain", params={"max_tokens": 200})
+    sim, worker, client, plain = asked("plain", params={"max_tokens": 200})
     resumed = client.submit("resumed", resume=True, params={"max_tokens": 200})
     sim.run(1)
     sim.kill_worker(worker)
@@ -49,10 +41,7 @@ def test_broker_and_worker_lost_together_are_reported_unless_it_may_resume() -> 
 
 
 def test_a_cancel_holds_through_a_restart_of_the_broker() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("stop", params={"max_tokens": 10_000})
-    sim.run(1)
+    sim, worker, client, request = asked("stop", params={"max_tokens": 10_000}, seconds=1)
     sim.kill_broker()
     client.core.cancel(request)
     sim.run(1)
@@ -64,10 +53,7 @@ def test_a_cancel_holds_through_a_restart_of_the_broker() -> None:
 
 
 def test_runs_that_nobody_claims_after_a_restart_are_ended() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    client.submit("orphan", params={"max_tokens": 10_000})
-    sim.run(1)
+    sim, worker, client, _ = asked("orphan", params={"max_tokens": 10_000}, seconds=1)
     sim.kill_client(client)
     sim.restart_broker()
     sim.run(6)

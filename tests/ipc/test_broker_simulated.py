@@ -1,6 +1,6 @@
 """Whole lives of requests through real cores over a simulated wire."""
 
-from simulation import Simulation, check_answer, check_error
+from simulation import Simulation, asked, check_answer, check_error
 
 from ipc.codec import encode
 from ipc.fake_engine import fake_tokens
@@ -8,10 +8,7 @@ from ipc.messages import Done, Submit
 
 
 def test_a_request_is_answered_and_forgotten_everywhere() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("hello")
-    sim.run(2)
+    sim, worker, client, request = asked("hello", seconds=2)
 
     check_answer(client, request, "hello")
     assert list(sim.core.jobs()) == []
@@ -61,10 +58,7 @@ def test_samples_of_one_request_do_not_mix() -> None:
 
 
 def test_submitting_the_same_id_again_changes_nothing() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("twice")
-    sim.run(0.3)
+    sim, worker, client, request = asked("twice", seconds=0.3)
     submit = Submit(id=request, kind="text", text="twice", params={"max_tokens": 10})
     client.link.up.append(encode(submit))
     sim.run(2)
@@ -74,10 +68,7 @@ def test_submitting_the_same_id_again_changes_nothing() -> None:
 
 
 def test_an_id_that_was_acknowledged_is_spent() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("once")
-    sim.run(2)
+    sim, worker, client, request = asked("once", seconds=2)
     del client.ends[request]
     client.submit("once", request_id=request)
     sim.run(1)
@@ -87,10 +78,7 @@ def test_an_id_that_was_acknowledged_is_spent() -> None:
 
 
 def test_a_refusal_of_the_engine_reaches_the_client_and_is_not_retried() -> None:
-    sim = Simulation()
-    worker, client = sim.worker(), sim.client()
-    request = client.submit("!refuse")
-    sim.run(1)
+    _, worker, client, request = asked("!refuse", seconds=1)
 
     end = check_error(client, request, "bad_request", retryable=False)
     assert "asks to be refused" in end.message
@@ -98,11 +86,7 @@ def test_a_refusal_of_the_engine_reaches_the_client_and_is_not_retried() -> None
 
 
 def test_a_failed_sample_is_an_answer_with_its_error() -> None:
-    sim = Simulation()
-    sim.worker()
-    client = sim.client()
-    request = client.submit("!fail")
-    sim.run(1)
+    _, _, client, request = asked("!fail", seconds=1)
 
     end = client.end_of(request)
     assert (end.samples[0].reason, end.samples[0].error) == ("error", "the prompt asks to fail")
