@@ -1,8 +1,8 @@
 """Freed arrays stay with the process, where the next step takes them again.
 
-MLX's CPU build allocates every result with malloc. glibc maps the largest one by one, and gives back
-what is free at the heap's end: whatever it gives back, the kernel clears again, page by page, when
-the next step asks for it.
+MLX's CPU build allocates every result with malloc. glibc maps the largest one by one, and gives
+back what is free at the heap's end: whatever it gives back, the kernel clears again, page by page,
+when the next step asks for it.
 """
 
 import ctypes
