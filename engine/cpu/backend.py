@@ -8,7 +8,7 @@ from ..backend import Backend
 from ..layers import Layer
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
-from . import feed_forward, norms, products
+from . import feed_forward, heap, norms, products
 from .deferred_layer import DeferredLayer, deferred_layout
 from .lanes import Lanes
 
@@ -21,17 +21,18 @@ class CpuBackend(Backend):
     attends_in_tiles = True
 
     def __init__(self) -> None:
+        heap.keep_freed()
         # beside a BLAS that keeps its own threads, lanes would be more threads than cores
         self.lanes = Lanes.of_thread().first
 
     def bind_products(self, model: Any) -> int:
         norms.quicken(model)
+        feed_forward.quicken(model)
         if not products.pays_here():
             return super().bind_products(model)
         if not products.mostly_large(model):
             return products.quicken(model, Lanes.of_thread().first, tiles=False)
         self.lanes = Lanes.of_thread()
-        feed_forward.quicken(model)
         return products.quicken(model, self.lanes, tiles=products.tiles_pay())
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:

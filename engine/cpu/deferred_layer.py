@@ -40,6 +40,7 @@ class DeferredLayer(Layer):
         self.taps = module.conv_kernel_size - 1
         columns = range(self.taps + 1)
         self.tap_weights = [mx.contiguous(module.conv1d.weight[:, tap, 0]) for tap in columns]
+        self.decay = mx.exp(module.A_log.astype(mx.float32))
         self.key_heads = module.num_k_heads
         self.max_drafts = max_drafts
         self.lanes = lanes

@@ -6,13 +6,13 @@ MLX's own is fifteen operations there. Up to rounding these say the same.
 """
 
 from functools import partial
+from math import e
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.qwen3_next import Qwen3NextRMSNormGated
 
-from .activation import swiglu
 from .quick_classes import exchange
 
 
@@ -43,6 +43,11 @@ def _times(x: mx.array, inverse: mx.array, weight: mx.array) -> mx.array:
     return x * inverse * weight
 
 
+@partial(mx.compile, shapeless=True)
+def _gated(x: mx.array, inverse: mx.array, weight: mx.array, gate: mx.array) -> mx.array:
+    return x * inverse * weight * (gate / (1 + mx.power(e, -gate)))
+
+
 class QuickRMSNorm(nn.RMSNorm):
     """An RMSNorm in few passes; parameters and results are nn.RMSNorm's."""
 
@@ -56,10 +61,13 @@ class QuickRMSNormGated(Qwen3NextRMSNormGated):
 
     def __call__(self, hidden_states: mx.array, gate: mx.array | None = None) -> mx.array:
         """Return ``hidden_states`` normed over its last axis, times silu(gate)."""
-        if gate is None or hidden_states.dtype != mx.float32 or gate.dtype != mx.float32:
+        weight = self["weight"]
+        if gate is None or any(x.dtype != mx.float32 for x in (hidden_states, gate, weight)):
             plain: mx.array = super().__call__(hidden_states, gate)
             return plain
-        return swiglu(gate, rms_norm(hidden_states, self["weight"], self.eps))
+        inverse = inverse_rms(hidden_states, self.eps)
+        normed: mx.array = _gated(hidden_states, inverse, weight, gate)
+        return normed
 
 
 QUICK: dict[type[Any], type[Any]] = {

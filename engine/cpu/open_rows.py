@@ -1,6 +1,7 @@
 """Rows that a deferred layer has opened for one batch, with what has to be stored of them."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -10,6 +11,7 @@ from ..batch import Int32s
 from ..recurrence.chunked import by_chunks
 from ..recurrence.deferred import Bools, Records, fold, no_records, run
 from ..recurrence.history import History
+from ..recurrence.one_token import log_gates, read_one, unit_q_k
 from ..recurrence.rows import RecurrentRows
 from ..recurrence.windows import L2_EPS, DeltaWindow
 from .activation import silu
@@ -38,10 +40,8 @@ class OpenRows(DeltaWindow):
     def mix(self, module: Any, inputs: mx.array) -> mx.array:
         """By taps: several times faster than a grouped convolution on a CPU."""
         width = inputs.shape[1] - self.layer.taps
-        first, *others = self.layer.tap_weights
-        mixed = inputs[:, :width] * first
-        for tap, weight in enumerate(others, 1):
-            mixed = mixed + inputs[:, tap : tap + width] * weight
+        weights = self.layer.tap_weights
+        mixed = _sum_taps([inputs[:, tap : tap + width] for tap in range(len(weights))], weights)
         return silu(mixed + module.conv1d.bias if "bias" in module.conv1d else mixed)
 
     def normalize(self, q: mx.array, k: mx.array, scale: float) -> tuple[mx.array, mx.array]:
@@ -86,6 +86,14 @@ class OpenRows(DeltaWindow):
         return tokens, self.past.at(self.conv_input, number, tokens, in_fold=False)
 
 
+@partial(mx.compile, shapeless=True)
+def _sum_taps(taps: list[mx.array], weights: list[mx.array]) -> mx.array:
+    mixed = taps[0] * weights[0]
+    for tap, weight in zip(taps[1:], weights[1:], strict=True):
+        mixed = mixed + tap * weight
+    return mixed
+
+
 class OpenRecords(OpenRows):
     """Windows of a few tokens, which become records."""
 
@@ -96,6 +104,20 @@ class OpenRecords(OpenRows):
             self.records = no_records(self.state, layer.key_heads)
         self.made = no_records(self.state, layer.key_heads)
         self._kept: tuple[Group, Writes] | None = None
+
+    def between(self, module: Any, mixed: mx.array, b: mx.array, a: mx.array) -> mx.array:
+        """One float32 token a row in few operations."""
+        rows, width, _ = mixed.shape
+        if width > 1 or any(x.dtype != mx.float32 for x in (mixed, a, b)):
+            return super().between(module, mixed, b, a)
+        key_dim, size = 2 * module.key_dim, module.head_k_dim
+        q_k = mixed[:, :, :key_dim].reshape(rows, 2, module.num_k_heads, size).swapaxes(1, 2)
+        q_k = unit_q_k(q_k, size**-0.5, L2_EPS)
+        v = mixed[:, :, key_dim:].reshape(rows, module.num_v_heads, 1, -1)
+        gates = log_gates(self.layer.decay, module.dt_bias, a, b)
+        log_decay, beta = (gate.reshape(rows, -1, 1) for gate in gates)
+        read, self.made = read_one(q_k, v, (log_decay, beta), self.state, self.records)
+        return read.reshape(rows, 1, module.num_v_heads, -1)
 
     def recur(self, inputs: Sequence[mx.array]) -> mx.array:
         """Read the state and all records; (rows, width, value heads, value dim)."""

@@ -68,6 +68,8 @@ class Records:
         """G at each row's last valid record, 0 where it has none: (rows, value heads)."""
         columns = np.arange(1, self.count + 1)
         last = (self.valid * columns).max(axis=1, initial=0)
+        if last.all() and (last == last[0]).all():
+            return self.log[..., int(last[0]) - 1]
         place = mx.array(np.maximum(last - 1, 0)[:, None, None])
         place = mx.broadcast_to(place, (*self.log.shape[:2], 1))
         found = mx.take_along_axis(self.log, place, axis=2)[..., 0]

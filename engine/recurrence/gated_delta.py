@@ -10,7 +10,6 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import qwen3_5, qwen3_next
-from mlx_lm.models.gated_delta import compute_g
 
 from .windows import DeltaWindow, DividedWindow, FusedWindow
 
@@ -52,14 +51,7 @@ class GatedDelta(nn.Module):
         """Everything between the projections; (rows, width, value heads * value dim)."""
         rows, width, _ = qkv.shape
         conv_input = mx.concatenate([cache.history, qkv], axis=1)
-        mixed = cache.mix(self, conv_input)
-        q, k, v = mx.split(mixed, [self.key_dim, 2 * self.key_dim], axis=-1)
-        q = q.reshape(rows, width, self.num_k_heads, self.head_k_dim)
-        k = k.reshape(rows, width, self.num_k_heads, self.head_k_dim)
-        v = v.reshape(rows, width, self.num_v_heads, self.head_v_dim)
-        q, k = cache.normalize(q, k, self.head_k_dim**-0.5)
-        g, beta = compute_g(self.A_log, a, self.dt_bias), mx.sigmoid(b)
-        read = cache.recur((q, k, v, g, beta))
+        read = cache.between(self, cache.mix(self, conv_input), b, a)
         cache.conv_input = conv_input
         normed: mx.array = self.norm(read, z).reshape(rows, width, -1)
         return normed

@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models.gated_delta import normalize_qk
+from mlx_lm.models.gated_delta import compute_g, normalize_qk
 
 L2_EPS = 1e-6  # of queries and keys, added to the sum of squares
 
@@ -31,6 +31,16 @@ class DeltaWindow(ABC):
         """Queries and keys (rows, width, key heads, dim) of length ``scale`` and 1."""
         normed: tuple[mx.array, mx.array] = normalize_qk(q, k, inv_scale=scale, eps=L2_EPS)
         return normed
+
+    def between(self, module: Any, mixed: mx.array, b: mx.array, a: mx.array) -> mx.array:
+        """What is read, (rows, width, value heads, dim), of the mixed channels and both gates."""
+        rows, width, _ = mixed.shape
+        q, k, v = mx.split(mixed, [module.key_dim, 2 * module.key_dim], axis=-1)
+        q = q.reshape(rows, width, module.num_k_heads, module.head_k_dim)
+        k = k.reshape(rows, width, module.num_k_heads, module.head_k_dim)
+        v = v.reshape(rows, width, module.num_v_heads, module.head_v_dim)
+        q, k = self.normalize(q, k, module.head_k_dim**-0.5)
+        return self.recur((q, k, v, compute_g(module.A_log, a, module.dt_bias), mx.sigmoid(b)))
 
     @abstractmethod
     def recur(self, inputs: Sequence[mx.array]) -> mx.array:

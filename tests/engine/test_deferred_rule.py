@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.models.gated_delta import compute_g, normalize_qk
 
 from engine.recurrence.deferred import fold, no_records, run
 from engine.recurrence.delta_rule import by_loop
+from engine.recurrence.one_token import log_gates, read_one, unit_q_k
 
 
 def draw_inputs(rows: int, time: int, heads: tuple[int, int], seed: int) -> list[mx.array]:
@@ -77,3 +79,34 @@ def test_rows_are_taken_with_what_counts_of_them() -> None:
     taken = fold(state[mx.array([2, 0])], made.rows([2, 0]))
     assert mx.array_equal(taken, folded[mx.array([2, 0])])
     assert mx.array_equal(folded[1], state[1])
+
+
+@pytest.mark.parametrize("heads", [(2, 2), (2, 4), (1, 3)])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_one_token_in_few_operations_is_a_window_of_one(heads, count) -> None:
+    """From projected gates and channels of any length on; some records do not count."""
+    rows, scale, eps = 3, 0.25, 1e-6
+    state = mx.random.normal((rows, heads[1], 8, 16), key=mx.random.key(3))
+    records = no_records(state, heads[0])
+    if count:
+        _, records = run(draw_inputs(rows, count, heads, 1), state, records)
+        records = records.with_valid(np.arange(count) < np.array([[count], [1], [0]]))
+    q, k, v, _, _ = draw_inputs(rows, 1, heads, 2)
+    q, k = 3 * q, 1e-3 * k
+    a, b, decay, bias = (mx.random.normal((rows, heads[1]), key=mx.random.key(n)) for n in range(4))
+    decay, bias = decay[0], bias[0]
+
+    units = normalize_qk(q, k, inv_scale=scale, eps=eps)
+    gates = compute_g(decay, a, bias)[:, None], mx.sigmoid(b)[:, None]
+    expected, wanted = run([*units, v, *gates], state, records)
+
+    q_k = unit_q_k(mx.concatenate([q, k], axis=1).swapaxes(1, 2), scale, eps)
+    log_decay, beta = log_gates(mx.exp(decay), bias, a, b)
+    read, made = read_one(
+        q_k, v.swapaxes(1, 2), (log_decay[..., None], beta[..., None]), state, records
+    )
+    assert mx.allclose(read.swapaxes(1, 2), expected, rtol=1e-4, atol=1e-5)
+    for mine, theirs in ((made.k, wanted.k), (made.u, wanted.u), (made.log, wanted.log)):
+        assert mine.shape == theirs.shape
+        assert mx.allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert made.valid.tolist() == [[True]] * rows
