@@ -17,8 +17,9 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from engine import Engine, SamplingParams, blas
-from engine.build import Parts, build
-from engine.loading import DEMO_PROMPTS
+from engine.build import Parts, build_parts
+from engine.loading import DEMO_PROMPTS, LoadedModel, load
+from engine.options import EngineOptions
 
 from .pairs import ratio_of
 
@@ -85,15 +86,20 @@ class Case:
         )
 
 
-def load_parts(drafter: str, max_rows: int) -> Parts:
-    """Load the demo model with room for ``max_rows`` rows of MOST_DRAFTS drafts."""
+def make_parts(weights: LoadedModel, drafter: str, max_rows: int) -> Parts:
+    """Make parts of the demo model, with room for ``max_rows`` rows of MOST_DRAFTS drafts.
+
+    All cases share ``weights``: copies of them may lie in memory better or worse.
+    """
+    loaded = load("demo")
+    loaded.model.update(weights.model.parameters())
     options: dict[str, Any] = {"max_rows": max_rows, "max_context": 1024, "prefix_cache": False}
     options["prompt_tokens_per_round"] = 1 << 16  # all prompts at once
     if drafter == "peer":
         options["draft_model"] = "demo-draft"
-    if drafter == "plain":
-        return build("demo", speculate="off", **options)
-    return build("demo", speculate=MOST_DRAFTS, drafter=drafter, **options)
+    is_plain = drafter == "plain"
+    options |= {"speculate": "off"} if is_plain else {"speculate": MOST_DRAFTS, "drafter": drafter}
+    return build_parts(loaded, EngineOptions(**options))
 
 
 def measure(
@@ -114,8 +120,7 @@ def measure(
         spent = time.perf_counter() - begin
         if number >= LEAST_ROUNDS and spent * (number + 1) / number > limits.seconds:
             break
-        shift = number % len(everything)
-        for case in everything[shift:] + everything[:shift]:
+        for case in everything if number % 2 else reversed(everything):
             case.run(chosen(number), limits.tokens)
 
 
@@ -172,7 +177,8 @@ def main() -> None:
     arguments = parser.parse_args()
     drafters = arguments.drafters or (DRAFTERS if arguments.table else ("mtp",))
     minutes = arguments.minutes or (12.0 if arguments.table else float("inf"))
-    parts = {name: load_parts(name, max(arguments.rows)) for name in ("plain", *drafters)}
+    weights, most = load("demo"), max(arguments.rows)
+    parts = {name: make_parts(weights, name, most) for name in ("plain", *drafters)}
     end = time.perf_counter() + 60 * minutes
     for done, rows in enumerate(arguments.rows):
         tokens = TOKENS.get(rows, 16) if arguments.table else arguments.tokens

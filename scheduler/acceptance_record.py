@@ -33,6 +33,8 @@ class AcceptanceRecord:
 
     def learn(self, seq_id: int, kinds: Seq[int], num_accepted: int) -> None:
         """Drafts of these kinds, one after the other, of which the first so many were accepted."""
+        if not kinds:
+            return
         accepted, expected = self._rows.pop(seq_id, (0.0, 0.0))
         for place, kind in enumerate(kinds[: num_accepted + 1]):
             hit = float(place < num_accepted)
@@ -41,10 +43,9 @@ class AcceptanceRecord:
             self._counts[kind] += 1
             weight = max(OVERALL_WEIGHT, 1 / self._counts[kind])
             self.overall[kind] += weight * (hit - self.overall[kind])
-        if kinds:
-            self._rows[seq_id] = accepted, expected
-            if len(self._rows) > MAX_ROWS_KNOWN:
-                self._rows.popitem(last=False)
+        self._rows[seq_id] = accepted, expected
+        if len(self._rows) > MAX_ROWS_KNOWN:
+            self._rows.popitem(last=False)
 
 
 def kind_of_evidence(same_words: int) -> int:

@@ -1,11 +1,13 @@
 """A drafter takes in many rounds without drafts at once; nobody may ever see that it was late."""
 
+from random import Random
+
 import pytest
 from forced import Forced
 
 from engine.drafting import mtp_drafter
 from engine.drafting.filled_blocks import FilledBlocks
-from engine.drafting.late_peer_drafter import PLAIN_FOR_NOW, LatePeerDrafter
+from engine.drafting.peer_drafter import PLAIN_FOR_NOW, PeerDrafter
 from scheduler.sequence import Sequence
 
 PLAIN = 21  # rounds without drafts, more than the head leaves for later
@@ -14,7 +16,8 @@ PLAIN = 21  # rounds without drafts, more than the head leaves for later
 class Stretches:
     """Rounds without drafts, then two with; counts those of all sequences alike."""
 
-    def __init__(self) -> None:
+    def __init__(self, plain: int = PLAIN) -> None:
+        self.plain = plain
         self.rounds = 0
         self.asked: set[int] = set()
 
@@ -23,7 +26,7 @@ class Stretches:
             self.rounds += 1
             self.asked.clear()
         self.asked.add(sequence.seq_id)
-        return "RRWR" if self.rounds % (PLAIN + 2) >= PLAIN else ""
+        return "RRWR" if self.rounds % (self.plain + 2) >= self.plain else ""
 
 
 def run_checking_drafts(forced: Forced) -> int:
@@ -49,6 +52,33 @@ def test_drafts_after_a_stretch_without_any_are_those_of_a_run_from_scratch(
 
     assert num_checked >= 4
     assert any(counts for counts in forced.accepted.values())
+
+
+@pytest.mark.parametrize("most_behind", [4, 64])
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_that_come_and_go_while_others_are_behind_disturb_nobody(
+    monkeypatch: pytest.MonkeyPatch, most_behind: int, seed: int
+) -> None:
+    """Few blocks and slots, so that each is soon another's; prompts begin as others did."""
+    monkeypatch.setattr(mtp_drafter, "MOST_BEHIND", most_behind)
+    random, script = Random(seed), Stretches(8)
+    forced = Forced("qwen3_5", script, drafter="mtp", block_size=4, num_blocks=24, max_rows=4)
+    for number in range(12):
+        begin = [5, 9, 2, 40, 41, 3, 7, 8, 1][: random.randrange(10)]
+        forced.submit([*begin, number, 11][: 2 + random.randrange(10)], random.randrange(4, 40))
+    num_checked = 0
+    while forced.scheduler.has_work:
+        forced.step()
+        if any(forced.patterns.values()):
+            forced.check()
+            num_checked += 1
+            running = forced.scheduler.sequences.values()
+            if num_checked % 2 and (some := [one for one in running if one.num_generated > 1]):
+                forced.submit([*some[0].tokens, 30], 9)  # goes on from a running one's blocks
+        if num_checked > 14:
+            script.plain = 1000
+            break
+    forced.run(check_every=9)
 
 
 def test_blocks_of_a_request_that_ended_behind_are_true_for_the_next() -> None:
@@ -90,21 +120,31 @@ def failing(*_: object) -> list[int]:
     raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
-def test_a_peer_that_is_far_behind_drafts_as_if_it_had_never_been(family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "peer"),
+    [
+        ("qwen3", "qwen3"),
+        ("qwen3_5", "qwen3"),
+        ("qwen3", "qwen3_5"),
+        ("qwen3_5", "qwen3_5"),
+        ("qwen3", "lfm2"),
+    ],
+)
+def test_a_peer_that_is_far_behind_drafts_as_if_it_had_never_been(family: str, peer: str) -> None:
     script = Stretches()
-    forced = Forced(family, script, drafter="qwen3", block_size=4)
+    forced = Forced(family, script, drafter=peer, block_size=4)
     for number in range(4):  # two of them share blocks that the peer has not filled
         forced.submit([*range(9), number // 2, 40, 41][: 10 + number % 2], 60)
     num_checked = run_checking_drafts(forced)
     assert num_checked >= 4
 
 
-def test_a_peer_runs_nothing_while_nobody_drafts() -> None:
+@pytest.mark.parametrize("peer", ["qwen3", "qwen3_5"])
+def test_a_peer_runs_nothing_while_nobody_drafts(peer: str) -> None:
     drafting: list[bool] = []
-    forced = Forced("qwen3_5", lambda _: "RR" if drafting else "", drafter="qwen3", max_rows=2)
+    forced = Forced("qwen3_5", lambda _: "RR" if drafting else "", drafter=peer, max_rows=2)
     drafter = forced.executor.drafter
-    assert isinstance(drafter, LatePeerDrafter)
+    assert isinstance(drafter, PeerDrafter)
 
     def calls() -> int:
         return drafter.forward.num_calls
@@ -128,10 +168,11 @@ def test_a_peer_runs_nothing_while_nobody_drafts() -> None:
     forced.run()
 
 
-def test_a_prompt_is_run_at_once_where_others_draft() -> None:
-    forced = Forced("qwen3_5", lambda _: "RW", drafter="qwen3", max_rows=2)
+@pytest.mark.parametrize("peer", ["qwen3", "qwen3_5"])
+def test_a_prompt_is_run_at_once_where_others_draft(peer: str) -> None:
+    forced = Forced("qwen3_5", lambda _: "RW", drafter=peer, max_rows=2)
     drafter = forced.executor.drafter
-    assert isinstance(drafter, LatePeerDrafter)
+    assert isinstance(drafter, PeerDrafter)
     forced.submit([3, 1, 4], 40)
     for _ in range(4):
         forced.step()
@@ -139,8 +180,40 @@ def test_a_prompt_is_run_at_once_where_others_draft() -> None:
     sequence = forced.scheduler.sequences[second]
     while not sequence.num_generated:
         forced.step()
-    assert drafter.filled.end(list(sequence.blocks), sequence.computed) == sequence.computed
+    assert drafter.ran(list(sequence.blocks), sequence.slot, sequence.computed) == sequence.computed
     forced.run()
+
+
+@pytest.mark.parametrize("peer", ["qwen3", "qwen3_5", "lfm2"])
+def test_who_goes_on_from_what_a_drafting_row_said_finds_it_run_by_the_peer_too(peer: str) -> None:
+    forced = Forced("qwen3", lambda _: "RRW", drafter=peer, block_size=4, max_rows=2)
+    [first] = forced.submit([3, 1, 4], 20)
+    sequence = forced.scheduler.sequences[first]
+    while forced.scheduler.has_work:
+        forced.step()
+    [second] = forced.submit([*sequence.tokens, 5], 12)
+    forced.step()
+    again, drafter = forced.scheduler.sequences[second], forced.executor.drafter
+    assert isinstance(drafter, PeerDrafter)
+    assert again.num_cached >= 16
+    assert drafter.ran(list(again.blocks), again.slot, again.computed) == again.computed
+    forced.check()
+    forced.run()
+
+
+def test_a_checkpoint_that_the_peer_was_not_there_for_is_run_from_the_start() -> None:
+    drafting: list[bool] = []
+    forced = Forced(
+        "qwen3_5", lambda _: "RRW" if drafting else "", drafter="qwen3_5", block_size=4, max_rows=2
+    )
+    [first] = forced.submit([3, 1, 4], 20)
+    sequence = forced.scheduler.sequences[first]
+    while forced.scheduler.has_work:
+        forced.step()
+    drafting.append(True)
+    [second] = forced.submit([*sequence.tokens, 5], 12)
+    assert run_checking_drafts(forced) >= 3
+    assert forced.scheduler.sequences[second].num_cached >= 16
 
 
 def test_blocks_know_how_far_they_are_filled_whoever_has_them() -> None:
