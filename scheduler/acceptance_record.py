@@ -13,6 +13,7 @@ OVERALL_WEIGHT = 0.02  # of a new draft among all; more while there are few
 PRIOR_STRENGTH = 6.0  # drafts
 ROW_STRENGTH = 6.0  # drafts of its own after which a row counts as much as all rows
 ROW_MEMORY = 0.95  # of what a row had before, at each draft
+ROW_MEMORY_PLAIN = 0.9  # likewise, at each round without drafts: bad luck is forgiven
 MAX_ROWS_KNOWN = 4096
 KINDS_OF_EVIDENCE = (2, 3, 4, 6, 9, 13)  # words that are the same: from so many on
 
@@ -34,6 +35,7 @@ class AcceptanceRecord:
     def learn(self, seq_id: int, kinds: Seq[int], num_accepted: int) -> None:
         """Drafts of these kinds, one after the other, of which the first so many were accepted."""
         if not kinds:
+            self._fade(seq_id)
             return
         accepted, expected = self._rows.pop(seq_id, (0.0, 0.0))
         for place, kind in enumerate(kinds[: num_accepted + 1]):
@@ -46,6 +48,11 @@ class AcceptanceRecord:
         self._rows[seq_id] = accepted, expected
         if len(self._rows) > MAX_ROWS_KNOWN:
             self._rows.popitem(last=False)
+
+    def _fade(self, seq_id: int) -> None:
+        if (known := self._rows.get(seq_id)) is not None:
+            accepted, expected = known
+            self._rows[seq_id] = ROW_MEMORY_PLAIN * accepted, ROW_MEMORY_PLAIN * expected
 
 
 def kind_of_evidence(same_words: int) -> int:

@@ -282,9 +282,8 @@ class AdaptiveDepth:
 
     def _learn(self, outcome: Outcome) -> None:
         if not self.drafts_are_free:
-            if outcome.num_drafted:
-                kinds = range(min(outcome.num_drafted, self.max_depth))
-                self.record.learn(outcome.seq_id, kinds, outcome.num_accepted)
+            kinds = range(min(outcome.num_drafted, self.max_depth))
+            self.record.learn(outcome.seq_id, kinds, outcome.num_accepted)
         elif (found := self._found.get(outcome.seq_id)) is not None:
             said = outcome.tokens[: len(found.drafts)]
             pairs = enumerate(zip(found.drafts, said, strict=False))

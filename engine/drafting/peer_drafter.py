@@ -97,7 +97,8 @@ class PeerDrafter(Drafter):
             self._begin(row)
         self._catch_up(rows)
         self._ran = {row.seq_id: row.num_drafts for row in rows}
-        seq_ids, chain, scratch = [row.seq_id for row in rows], Chain(), dict[int, int]()
+        seq_ids, chain = [row.seq_id for row in rows], Chain()
+        scratch: Mapping[int, int] = {}
         tokens, windows = mx.array([0]), [Window(self._first(row)) for row in rows]
         for step in range(rows[0].num_drafts):
             count = sum(row.num_drafts > step for row in rows)

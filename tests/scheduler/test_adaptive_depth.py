@@ -159,14 +159,21 @@ def test_acceptance_is_learnt_by_position() -> None:
     assert policy.record.overall == pytest.approx([0.9, 0.5, 0.1], abs=0.12)
 
 
-def test_what_a_row_did_with_drafts_outlasts_plain_rounds() -> None:
+def test_what_a_row_did_with_drafts_is_forgotten_little_by_little_in_plain_rounds() -> None:
     policy = AdaptiveDepth(1)
+
+    def chances():
+        return policy.record.chance(1, 0), policy.record.chance(2, 0)
+
     for _ in range(20):
         policy.observe(2, 1.0, [Outcome(1, 1, 1), Outcome(2, 1, 0)])
-    good, bad = policy.record.chance(1, 0), policy.record.chance(2, 0)
     policy.observe(2, 1.0, [Outcome(1, 0, 0), Outcome(2, 0, 0)])
-    assert (policy.record.chance(1, 0), policy.record.chance(2, 0)) == (good, bad)
+    good, bad = chances()
     assert good > 2 * bad
+    for _ in range(60):
+        policy.observe(2, 1.0, [Outcome(1, 0, 0), Outcome(2, 0, 0)])
+    good, bad = chances()
+    assert good == pytest.approx(bad, rel=0.02)
 
 
 def test_depths_that_do_not_pay_are_seldom_thought_of_and_at_once_with_other_rows() -> None:

@@ -2,12 +2,15 @@
 
 from random import Random
 
+import mlx.core as mx
 import pytest
 from forced import Forced
 
 from engine.drafting import mtp_drafter
 from engine.drafting.filled_blocks import FilledBlocks
 from engine.drafting.peer_drafter import PLAIN_FOR_NOW, PeerDrafter
+from engine.drafting.rounds_behind import RoundsBehind
+from scheduler.round import Row
 from scheduler.sequence import Sequence
 
 PLAIN = 21  # rounds without drafts, more than the head leaves for later
@@ -79,6 +82,58 @@ def test_rows_that_come_and_go_while_others_are_behind_disturb_nobody(
             script.plain = 1000
             break
     forced.run(check_every=9)
+
+
+def behind(*rows: Row) -> RoundsBehind:
+    """One round of ``rows`` that is left for later; the hidden state of a row is its number."""
+    found = RoundsBehind(4)
+    found.add(rows, mx.arange(len(rows), dtype=mx.float32).reshape(-1, 1, 1))
+    return found
+
+
+def test_whoever_runs_in_blocks_or_a_slot_of_a_row_that_is_behind_disturbs_it() -> None:
+    old = behind(Row(1, (5,), 6, (10, 11), 1), Row(2, (6,), 4, (20, 21), 2))
+
+    def disturbed(*rows: Row) -> list[int]:
+        return old.disturbed_by(rows)
+
+    assert disturbed(Row(1, (5,), 7, (10, 11), 1), Row(2, (6,), 5, (20, 21), 2)) == []  # go on
+    assert disturbed(Row(3, (5,), 0, (30,), 3)) == []
+    assert disturbed(Row(3, (5, 6), 0, (11,), 3)) == [1]  # that block is its own now
+    assert disturbed(Row(3, (5,), 0, (30,), 2)) == [2]  # and that slot
+    assert disturbed(Row(3, (5,), 8, (10, 11, 30), 3)) == [1]  # begins with its last hidden state
+    assert disturbed(Row(3, (5,), 4, (10, 30), 3)) == []  # that block was full before
+    assert disturbed(Row(1, (5,), 0, (40,), 4)) == [1]  # preempted meanwhile
+    assert disturbed(Row(1, (5,), 7, (10, 11), 3)) == [1]
+    assert old.holders((10, 21), (1,)) == [1, 2]
+
+
+def test_what_is_behind_is_handed_out_once_by_sequence() -> None:
+    old = behind(Row(1, (5,), 7, (10, 11), 1), Row(2, (6,), 4, (20, 21), 2))
+    old.add([Row(2, (7,), 5, (20, 21), 2)], mx.array([[[9.0]]]))
+    assert old.most([Row(1, (5,), 8, (10, 11, 12), 1)]) == 1
+    taken = old.take([2, 3])
+    assert taken is not None
+    windows, hidden = taken
+    assert [window.row for window in windows] == [Row(2, (6, 7), 4, (20, 21), 2)]
+    assert hidden.tolist() == [[[1.0], [9.0]]]
+    assert old.holders((21,), (2,)) == []
+    assert len(old) == 1
+    assert old.take() is not None
+    assert (old.take(), len(old)) == (None, 0)
+
+
+def test_a_fork_of_a_row_that_is_behind_drafts_as_the_row_does() -> None:
+    script = Stretches(9)
+    forced = Forced("qwen3_5", script, drafter="mtp", block_size=4)
+    [first] = forced.submit([3, 1, 4, 1, 5], 50)
+    for _ in range(6):
+        forced.step()
+    child = forced.scheduler.fork(first)
+    forced.forked_at[child] = len(forced.scheduler.sequences[first].tokens)
+    for _ in range(3):
+        forced.step()
+    assert run_checking_drafts(forced) >= 4
 
 
 def test_blocks_of_a_request_that_ended_behind_are_true_for_the_next() -> None:
