@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 from forced import Forced
 
-from engine.drafting import mtp_drafter
+from engine.drafting import mtp_drafter, peer_drafter
 from engine.drafting.filled_blocks import FilledBlocks
 from engine.drafting.peer_drafter import PLAIN_FOR_NOW, PeerDrafter
 from engine.drafting.rounds_behind import RoundsBehind
@@ -57,15 +57,18 @@ def test_drafts_after_a_stretch_without_any_are_those_of_a_run_from_scratch(
     assert any(counts for counts in forced.accepted.values())
 
 
-@pytest.mark.parametrize("most_behind", [4, 64])
+@pytest.mark.parametrize("most", [4, 64])
+@pytest.mark.parametrize("drafter", ["mtp", "qwen3_5"])
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_that_come_and_go_while_others_are_behind_disturb_nobody(
-    monkeypatch: pytest.MonkeyPatch, most_behind: int, seed: int
+    monkeypatch: pytest.MonkeyPatch, most: int, drafter: str, seed: int
 ) -> None:
     """Few blocks and slots, so that each is soon another's; prompts begin as others did."""
-    monkeypatch.setattr(mtp_drafter, "MOST_BEHIND", most_behind)
+    monkeypatch.setattr(mtp_drafter, "MOST_BEHIND", most)
+    monkeypatch.setattr(peer_drafter, "NEAR", most)
     random, script = Random(seed), Stretches(8)
-    forced = Forced("qwen3_5", script, drafter="mtp", block_size=4, num_blocks=24, max_rows=4)
+    limits = {"num_blocks": 24, "num_slots": 9, "max_rows": 4}
+    forced = Forced("qwen3_5", script, drafter=drafter, block_size=4, **limits)
     for number in range(12):
         begin = [5, 9, 2, 40, 41, 3, 7, 8, 1][: random.randrange(10)]
         forced.submit([*begin, number, 11][: 2 + random.randrange(10)], random.randrange(4, 40))
