@@ -30,6 +30,7 @@ MOST_DRAFTS = 4
 TOKENS = {1: 48, 2: 40, 4: 32, 8: 24, 16: 20, 32: 16}  # an answer's, in a table
 LEAST_ROUNDS = 5  # however little time there is
 RUNS_TO_LEARN = 4
+SETTLE = 0.05  # seconds: threads of a BLAS spin a while after their last product
 LONGEST_TALK = 600  # characters
 
 
@@ -121,6 +122,7 @@ def measure(
         if number >= LEAST_ROUNDS and spent * (number + 1) / number > limits.seconds:
             break
         for case in everything if number % 2 else reversed(everything):
+            time.sleep(SETTLE)
             case.run(chosen(number), limits.tokens)
 
 
