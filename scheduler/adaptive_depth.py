@@ -17,7 +17,7 @@ SHARE of the time spent so far and a START; every trial is charged what it lost 
 depth known. So what is lost by trying is bounded, however short or long the run. Only plain rounds,
 with which all others are compared, are tried again on credit or not.
 
-While plain rounds go on, all of this is thought over every MOST_SKIPPED rounds only.
+While plain rounds go on, all of this is thought over now and then only.
 
 Drafts that cost nothing to make (looked up, not computed) are always asked for, and ``affordable``
 decides once they are in hand. Whether they would have been accepted is seen without running them.
@@ -39,6 +39,8 @@ START = 1.5  # plain rounds that trials may cost before anything was spent
 SHARE = 0.005  # of the time spent, for trials
 MOST_SAVED = 8.0  # plain rounds of credit
 MARGIN = 1.1  # times as many tokens a second as a plain round, for drafts to be run at all
+MANY_ROWS = 8  # from here on looking costs more than a row's words that begin to repeat bring
+MARGIN_AT_END = 1.5  # over the tokens to go, for more rows: a batch of them ends by bad luck
 ROUNDS_OF_TRIAL = 2  # the first of them is not timed: it does work that plain rounds left
 FIRST_RETRY, LAST_RETRY = 32, 256  # rounds between trials of a depth that did not pay
 GROWS, GROWS_PER_ROW, MOST_GROWS = 0.2, 0.01, 0.8  # share of a round's time that rows make
@@ -47,8 +49,7 @@ LAST_ROUND = 0.5  # of a row's last round with drafts is for nothing
 LAGGARDS = 4  # one in so many of those rows: they are the last to end
 CHECK_AFTER = 12  # rounds between trials where only batches of other sizes are known
 HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
-MOST_SKIPPED = 7  # rounds in which drafts are not thought of, where they were hopeless
-MANY_ROWS = 8  # from here on looking costs more than a row's words that begin to repeat bring
+MOST_SKIPPED = 12  # rounds in which drafts are not thought of, where they were hopeless
 LEAST_CHANCE = 0.05  # that a draft is reached and accepted, for a row to carry it
 
 
@@ -177,9 +178,11 @@ class AdaptiveDepth:
             return 0
         guesses = [self.times.guess(num_rows, depth) for depth in range(len(tokens))]
         rates = [brings / guess.ratio for brings, guess in zip(tokens, guesses, strict=True)]
-        best = 0
+        best, margin = 0, MARGIN
+        if num_rows > MANY_ROWS and not self._is_crowded:
+            margin += MARGIN_AT_END / max(1, self._most_left)
         for depth, guess in enumerate(guesses):
-            enough = rates[best] if best else MARGIN * rates[0]
+            enough = rates[best] if best else margin * rates[0]
             if depth and guess.trusted and rates[depth] > enough:
                 best = depth
         tried = self._trial(num_rows, tokens, guesses, best, rates[best])
