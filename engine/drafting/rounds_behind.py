@@ -67,16 +67,17 @@ class RoundsBehind:
         """Return sequences to take in before ``rows`` run: all but those that just go on."""
         found: set[int] = set()
         for row in rows:
-            stretch = self._stretches.get(row.seq_id)
+            seq_id, stretch = row.seq_id, self._stretches.get(row.seq_id)
             first = row.start // self.block_size
-            if stretch is not None:
-                old = stretch.last
-                if (row.start, row.slot) != (old.start + 1, old.slot):
-                    found.add(row.seq_id)
-            elif first:
-                first -= 1  # whose hidden state it may begin with
+            if stretch is None:
+                first = max(0, first - 1)  # whose hidden state it may begin with
+            elif row.start == stretch.last.start + 1 and row.slot == stretch.last.slot:
+                if self._of_block.get(row.blocks[first], seq_id) == seq_id:
+                    continue
+            else:
+                found.add(seq_id)
             if self._stretches:
-                found |= set(self.holders(row.blocks[first:], (row.slot or 0,))) - {row.seq_id}
+                found |= set(self.holders(row.blocks[first:], (row.slot or 0,))) - {seq_id}
         return sorted(found)
 
     def holders(self, blocks: Iterable[int], slots: Iterable[int]) -> list[int]:
