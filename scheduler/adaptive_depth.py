@@ -143,6 +143,8 @@ class AdaptiveDepth:
         for outcome in outcomes:
             deepest = max(deepest, outcome.num_drafted)
             self._learn(outcome)
+        if not deepest and not self.drafts_are_free:
+            self.record.fade()
         self._keep_time(num_rows, deepest, seconds)
         self._keep_account(num_rows, seconds)
         self._trials_of(num_rows).rounds += 1
@@ -151,8 +153,10 @@ class AdaptiveDepth:
     def observe_round(self, round_: Round, verdicts: Seq[Verdict], seconds: float) -> None:
         """Learn from a round as it was executed; one with prompt chunks says nothing of depths."""
         if all(row.samples and len(row.tokens) == 1 for row in round_.rows):
+            has_drafts = bool(self._found) or any(v.num_drafted for v in verdicts)
             outcomes = [
-                Outcome(v.seq_id, v.num_drafted, v.num_accepted, v.tokens) for v in verdicts
+                Outcome(v.seq_id, v.num_drafted, v.num_accepted, v.tokens)
+                for v in (verdicts if has_drafts else ())
             ]
             self.observe(len(round_.rows), seconds, outcomes)
         self._found = {}

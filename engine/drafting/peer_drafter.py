@@ -130,7 +130,9 @@ class PeerDrafter(Drafter):
                 self.filled.begin(row.blocks, row.start)
                 self.filled.fill(row.blocks, row.start, row.start + ran)
             else:
-                self._begin(row)
+                # one token more of a block that this row has begun changes nothing
+                if len(row.tokens) > 1 or row.captures or row.start % self.block_size == 0:
+                    self._begin(row)
                 plain.append(row)
         if all(len(row.tokens) == 1 and row.samples for row in view.rows):
             has_drafts = len(plain) < len(view.rows)
@@ -160,8 +162,8 @@ class PeerDrafter(Drafter):
 
     def _keep_what_is_there(self, row: Row) -> None:
         """The target has run ``row``, the peer has not: its captures get an earlier state."""
-        in_state = self._in_state.get(row.slot or 0, 0)
         for capture in row.captures:
+            in_state = self._in_state.get(row.slot or 0, 0)
             if in_state and capture.position - in_state <= NEAR:
                 self.copy((), [SlotCopy(row.slot or 0, capture.slot)])
 
