@@ -1,9 +1,10 @@
 """What drafts bring over plain batched decoding, by batch size, drafter and depth.
 
-The demo model on its bundled prompts, greedy: every round runs all cases and plain decoding once
-each, in turn, so that all are compared with the same plain runs. What is timed is decoding, from
-the first token of the last prompt on. Answers are compared; tokens a row and step stand beside the
-speed. ``auto`` decodes a while before it is counted, for it learns by decoding.
+The demo model on its bundled prompts, greedy. Each case decodes together with an engine without
+drafts, a step of one and a step of the other, for the machine changes its speed from one second to
+the next. What is timed is decoding, from the first token of the last prompt on. Answers are
+compared; tokens a row and step stand beside the speed. ``auto`` decodes a while before it is
+counted, for it learns by decoding.
 
     python -m benchmarks.speculation --rows 1 8 --depths 1 2 3 auto
     python -m benchmarks.speculation --table            # everything, in 12 minutes
@@ -17,8 +18,9 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from engine import Engine, SamplingParams, blas
-from engine.build import Parts, build
-from engine.loading import DEMO_PROMPTS
+from engine.build import Parts, build_parts
+from engine.loading import DEMO_PROMPTS, LoadedModel, load
+from engine.options import EngineOptions
 
 from .pairs import ratio_of
 
@@ -55,23 +57,38 @@ class Case:
         self.affordable = self.engine.parts.executor.affordable
         self.answers: list[list[int]] = []
         self.runs: list[Decoded] = []
+        self._said: dict[str, list[int]] = {}
 
     def run(self, prompts: Sequence[Any], tokens: int) -> None:
         """Decode ``tokens`` tokens of an answer to each prompt."""
+        run_in_turn([self], prompts, tokens)
+
+    def begin(self, prompts: Sequence[Any], tokens: int) -> None:
+        """Submit the prompts of a run."""
         self._take_over()
         params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
         ids = [self.engine.submit(prompt, params) for prompt in prompts]
-        said: dict[str, list[int]] = {request_id: [] for request_id in ids}
-        begin, before, steps = 0.0, 0, 0
-        while self.engine.has_work:
-            if not begin and all(said.values()):
-                begin, before = time.perf_counter(), sum(map(len, said.values()))
-            for delta in self.engine.step():
-                said[delta.request_id] += delta.token_ids
-            steps += begin > 0
-        seconds = time.perf_counter() - begin
-        self.answers = list(said.values())
-        self.runs.append(Decoded(seconds, sum(map(len, self.answers)) - before, steps))
+        self._said = {request_id: [] for request_id in ids}
+        self._seconds: list[float] = []  # of the steps since all have said something
+        self._before = 0
+
+    def step(self) -> None:
+        """Run one step of it."""
+        counts = all(self._said.values())
+        if counts and not self._seconds:
+            self._before = sum(map(len, self._said.values()))
+        begin = time.perf_counter()
+        deltas = self.engine.step()
+        if counts:
+            self._seconds.append(time.perf_counter() - begin)
+        for delta in deltas:
+            self._said[delta.request_id] += delta.token_ids
+
+    def end(self) -> None:
+        """Keep what the run brought."""
+        self.answers = list(self._said.values())
+        tokens = sum(map(len, self.answers)) - self._before
+        self.runs.append(Decoded(sum(self._seconds), tokens, len(self._seconds)))
 
     def forget_runs(self) -> None:
         """Count from here on."""
@@ -85,38 +102,52 @@ class Case:
         )
 
 
-def load_parts(drafter: str, max_rows: int) -> Parts:
-    """Load the demo model with room for ``max_rows`` rows of MOST_DRAFTS drafts."""
+def make_parts(weights: LoadedModel, drafter: str, max_rows: int) -> Parts:
+    """Make parts of the demo model, with room for ``max_rows`` rows of MOST_DRAFTS drafts.
+
+    All cases share ``weights``: copies of them may lie in memory better or worse.
+    """
+    loaded = load("demo")
+    loaded.model.update(weights.model.parameters())
     options: dict[str, Any] = {"max_rows": max_rows, "max_context": 1024, "prefix_cache": False}
     options["prompt_tokens_per_round"] = 1 << 16  # all prompts at once
     if drafter == "peer":
         options["draft_model"] = "demo-draft"
-    if drafter == "plain":
-        return build("demo", speculate="off", **options)
-    return build("demo", speculate=MOST_DRAFTS, drafter=drafter, **options)
+    is_plain = drafter == "plain"
+    options |= {"speculate": "off"} if is_plain else {"speculate": MOST_DRAFTS, "drafter": drafter}
+    return build_parts(loaded, EngineOptions(**options))
 
 
-def measure(
-    plain: Case, cases: Sequence[Case], prompts: Sequence[Any], rows: int, limits: "Limits"
-) -> None:
-    """Run all, in turn, as often as ``limits`` say, every round on the next ``rows`` prompts."""
+def run_in_turn(cases: Sequence[Case], prompts: Sequence[Any], tokens: int) -> None:
+    """Let all decode answers to the same prompts, each a step at a time."""
+    for case in cases:
+        case.begin(prompts, tokens)
+    number = 0
+    while going := [case for case in cases if case.engine.has_work]:
+        number += 1
+        for case in going if number % 2 else reversed(going):
+            case.step()
+    for case in cases:
+        case.end()
+
+
+def measure(plain: Case, case: Case, prompts: Sequence[Any], rows: int, limits: "Limits") -> None:
+    """Run both as often as ``limits`` say, every round on the next ``rows`` prompts."""
 
     def chosen(number: int) -> list[Any]:
         return [prompts[(number * rows + place) % len(prompts)] for place in range(rows)]
 
-    for case in (plain, *cases):
-        for number in range(RUNS_TO_LEARN if case.depth == "auto" else 1):
-            case.run(chosen(number), limits.tokens)
-        case.forget_runs()
-    everything = [plain, *cases]
+    for number in range(RUNS_TO_LEARN if case.depth == "auto" else 1):
+        case.run(chosen(number), limits.tokens)
+    plain.run(chosen(0), limits.tokens)
+    plain.forget_runs()
+    case.forget_runs()
     begin = time.perf_counter()
     for number in range(limits.rounds):
         spent = time.perf_counter() - begin
         if number >= LEAST_ROUNDS and spent * (number + 1) / number > limits.seconds:
             break
-        shift = number % len(everything)
-        for case in everything[shift:] + everything[:shift]:
-            case.run(chosen(number), limits.tokens)
+        run_in_turn([plain, case], chosen(number), limits.tokens)
 
 
 class Limits(NamedTuple):
@@ -172,16 +203,18 @@ def main() -> None:
     arguments = parser.parse_args()
     drafters = arguments.drafters or (DRAFTERS if arguments.table else ("mtp",))
     minutes = arguments.minutes or (12.0 if arguments.table else float("inf"))
-    parts = {name: load_parts(name, max(arguments.rows)) for name in ("plain", *drafters)}
+    weights, most = load("demo"), max(arguments.rows)
+    parts = {name: make_parts(weights, name, most) for name in ("plain", *drafters)}
     end = time.perf_counter() + 60 * minutes
     for done, rows in enumerate(arguments.rows):
         tokens = TOKENS.get(rows, 16) if arguments.table else arguments.tokens
         left = (end - time.perf_counter()) / (len(arguments.rows) - done)
         plain = Case(parts["plain"], "plain", "off")
         cases = [Case(parts[name], name, depth) for name in drafters for depth in arguments.depths]
-        limits = Limits(tokens, arguments.rounds, left * 0.9)  # the rest is for warming up
-        measure(plain, cases, read_prompts(arguments.kind), rows, limits)
+        # the rest is for warming up
+        limits = Limits(tokens, arguments.rounds, left * 0.9 / len(cases))
         for case in cases:
+            measure(plain, case, read_prompts(arguments.kind), rows, limits)
             line = line_of(case, plain, rows, tokens) | {"kind": arguments.kind}
             print(json.dumps(line), flush=True)
 

@@ -13,6 +13,7 @@ OVERALL_WEIGHT = 0.02  # of a new draft among all; more while there are few
 PRIOR_STRENGTH = 6.0  # drafts
 ROW_STRENGTH = 6.0  # drafts of its own after which a row counts as much as all rows
 ROW_MEMORY = 0.95  # of what a row had before, at each draft
+ROW_MEMORY_PLAIN = 0.9  # likewise, at each round without drafts: bad luck is forgiven
 MAX_ROWS_KNOWN = 4096
 KINDS_OF_EVIDENCE = (2, 3, 4, 6, 9, 13)  # words that are the same: from so many on
 
@@ -23,17 +24,20 @@ class AcceptanceRecord:
     def __init__(self, num_kinds: int) -> None:
         self.overall = [PRIOR] * num_kinds
         self._counts = [PRIOR_STRENGTH] * num_kinds
-        self._rows: OrderedDict[int, tuple[float, float]] = OrderedDict()  # accepted, expected
+        self._rows: OrderedDict[int, tuple[float, float, int]] = OrderedDict()
+        self._num_plain = 0
 
     def chance(self, seq_id: int, kind: int) -> float:
         """How likely a row's draft of this kind is accepted, if those before it are."""
-        accepted, expected = self._rows.get(seq_id, (0.0, 0.0))
+        accepted, expected = self._known(seq_id)
         factor = (accepted + ROW_STRENGTH) / (expected + ROW_STRENGTH)
         return min(SURE, self.overall[kind] * factor)
 
     def learn(self, seq_id: int, kinds: Seq[int], num_accepted: int) -> None:
         """Drafts of these kinds, one after the other, of which the first so many were accepted."""
-        accepted, expected = self._rows.pop(seq_id, (0.0, 0.0))
+        if not kinds:
+            return
+        accepted, expected = self._known(seq_id)
         for place, kind in enumerate(kinds[: num_accepted + 1]):
             hit = float(place < num_accepted)
             accepted = ROW_MEMORY * accepted + hit
@@ -41,10 +45,22 @@ class AcceptanceRecord:
             self._counts[kind] += 1
             weight = max(OVERALL_WEIGHT, 1 / self._counts[kind])
             self.overall[kind] += weight * (hit - self.overall[kind])
-        if kinds:
-            self._rows[seq_id] = accepted, expected
-            if len(self._rows) > MAX_ROWS_KNOWN:
-                self._rows.popitem(last=False)
+        self._rows[seq_id] = accepted, expected, self._num_plain
+        self._rows.move_to_end(seq_id)
+        if len(self._rows) > MAX_ROWS_KNOWN:
+            self._rows.popitem(last=False)
+
+    def fade(self) -> None:
+        """A round without drafts has passed: of what rows did with theirs a little is forgotten."""
+        self._num_plain += 1
+
+    def _known(self, seq_id: int) -> tuple[float, float]:
+        """How many drafts of a row were accepted and how many were to be expected, lately."""
+        if (known := self._rows.get(seq_id)) is None:
+            return 0.0, 0.0
+        accepted, expected, at = known
+        kept = ROW_MEMORY_PLAIN ** (self._num_plain - at)
+        return kept * accepted, kept * expected
 
 
 def kind_of_evidence(same_words: int) -> int:

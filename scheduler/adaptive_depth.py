@@ -17,6 +17,8 @@ SHARE of the time spent so far and a START; every trial is charged what it lost 
 depth known. So what is lost by trying is bounded, however short or long the run. Only plain rounds,
 with which all others are compared, are tried again on credit or not.
 
+While plain rounds go on, all of this is thought over now and then only.
+
 Drafts that cost nothing to make (looked up, not computed) are always asked for, and ``affordable``
 decides once they are in hand. Whether they would have been accepted is seen without running them.
 """
@@ -37,6 +39,8 @@ START = 1.5  # plain rounds that trials may cost before anything was spent
 SHARE = 0.005  # of the time spent, for trials
 MOST_SAVED = 8.0  # plain rounds of credit
 MARGIN = 1.1  # times as many tokens a second as a plain round, for drafts to be run at all
+MANY_ROWS = 8  # from here on looking costs more than a row's words that begin to repeat bring
+MARGIN_AT_END = 1.5  # over the tokens to go, for more rows: a batch of them ends by bad luck
 ROUNDS_OF_TRIAL = 2  # the first of them is not timed: it does work that plain rounds left
 FIRST_RETRY, LAST_RETRY = 32, 256  # rounds between trials of a depth that did not pay
 GROWS, GROWS_PER_ROW, MOST_GROWS = 0.2, 0.01, 0.8  # share of a round's time that rows make
@@ -45,8 +49,7 @@ LAST_ROUND = 0.5  # of a row's last round with drafts is for nothing
 LAGGARDS = 4  # one in so many of those rows: they are the last to end
 CHECK_AFTER = 12  # rounds between trials where only batches of other sizes are known
 HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
-MOST_SKIPPED = 7  # rounds in which drafts are not looked for, where they were hopeless
-MANY_ROWS = 8  # from here on looking costs more than a row's words that begin to repeat bring
+MOST_SKIPPED = 12  # rounds in which drafts are not thought of, where they were hopeless
 LEAST_CHANCE = 0.05  # that a draft is reached and accepted, for a row to carry it
 
 
@@ -98,26 +101,27 @@ class AdaptiveDepth:
         self._is_crowded = True
         self._long_to_go: set[int] = set()  # rows by which a batch ends that is not
         self._most_left = 0  # tokens that a row has to go
-        self._hopeless = 0  # times in a row that nothing found could pay
-        self._skipped = 0  # rounds since drafts were looked for
+        self._hopeless = 0  # times in a row that no drafts could pay
+        self._skipped = 0  # rounds since they were thought of
+        self._last_rows = 0
 
     def depths(self, sequences: Seq[Sequence], num_waiting: int = 0) -> Seq[int]:
         """Return how many drafts each of the round's decoding rows carries."""
         self._stake = None
-        self._is_crowded = num_waiting > 0
+        if self._skips(len(sequences), is_crowded=num_waiting > 0):
+            return [0] * len(sequences)
         left = [one.request.max_tokens - one.num_generated for one in sequences]
         self._most_left = max(left, default=0)
         pairs = zip(sequences, left, strict=True)
         self._long_to_go = {one.seq_id for one, n in pairs if n >= LONG_TO_GO * self._most_left}
         rooms = [min(self.max_depth, tokens - 1) for tokens in left]
         if self.drafts_are_free:
-            if len(rooms) >= MANY_ROWS and self._skipped < min(self._hopeless, MOST_SKIPPED):
-                self._skipped += 1
-                return [0] * len(rooms)
             return rooms
         pairs = zip(sequences, rooms, strict=True)
         chances = {one.seq_id: self._chances(one.seq_id, range(room)) for one, room in pairs}
         depth = self._decide(len(sequences), self._worth(len(sequences), chances))
+        is_known = self.times.plain_seconds(len(sequences)) is not None
+        self._note_hopes(is_hopeless=is_known and depth == 0 and self._stake is None)
         return [min(depth, len(own)) for own in chances.values()]
 
     def affordable(self, num_rows: int, found: Seq[Found]) -> int:
@@ -130,8 +134,7 @@ class AdaptiveDepth:
         chances = {one.seq_id: self._chances(one.seq_id, _kinds(one)) for one in found}
         tokens = self._worth(num_rows, chances)
         rates = [n / self.times.guess(num_rows, d).least for d, n in enumerate(tokens) if d]
-        is_hopeless = max(rates, default=0.0) < HOPELESS * num_rows
-        self._skipped, self._hopeless = 0, self._hopeless + 1 if is_hopeless else 0
+        self._note_hopes(is_hopeless=max(rates, default=0.0) < HOPELESS * num_rows)
         return self._decide(num_rows, tokens)
 
     def observe(self, num_rows: int, seconds: float, outcomes: Iterable[Outcome]) -> None:
@@ -140,6 +143,8 @@ class AdaptiveDepth:
         for outcome in outcomes:
             deepest = max(deepest, outcome.num_drafted)
             self._learn(outcome)
+        if not deepest and not self.drafts_are_free:
+            self.record.fade()
         self._keep_time(num_rows, deepest, seconds)
         self._keep_account(num_rows, seconds)
         self._trials_of(num_rows).rounds += 1
@@ -148,11 +153,28 @@ class AdaptiveDepth:
     def observe_round(self, round_: Round, verdicts: Seq[Verdict], seconds: float) -> None:
         """Learn from a round as it was executed; one with prompt chunks says nothing of depths."""
         if all(row.samples and len(row.tokens) == 1 for row in round_.rows):
+            has_drafts = bool(self._found) or any(v.num_drafted for v in verdicts)
             outcomes = [
-                Outcome(v.seq_id, v.num_drafted, v.num_accepted, v.tokens) for v in verdicts
+                Outcome(v.seq_id, v.num_drafted, v.num_accepted, v.tokens)
+                for v in (verdicts if has_drafts else ())
             ]
             self.observe(len(round_.rows), seconds, outcomes)
         self._found = {}
+
+    def _skips(self, num_rows: int, *, is_crowded: bool) -> bool:
+        """Whether drafts were hopeless lately, in rounds like this one; counts them."""
+        if self.drafts_are_free:
+            may_skip = num_rows >= MANY_ROWS
+        else:
+            may_skip = num_rows == self._last_rows and is_crowded == self._is_crowded
+        self._last_rows, self._is_crowded = num_rows, is_crowded
+        if not may_skip or self._skipped >= min(self._hopeless, MOST_SKIPPED):
+            return False
+        self._skipped += 1
+        return True
+
+    def _note_hopes(self, *, is_hopeless: bool) -> None:
+        self._skipped, self._hopeless = 0, self._hopeless + 1 if is_hopeless else 0
 
     def _decide(self, num_rows: int, tokens: Seq[float]) -> int:
         """Return the depth of a round that is to bring ``tokens`` by depth, or a trial's."""
@@ -160,9 +182,11 @@ class AdaptiveDepth:
             return 0
         guesses = [self.times.guess(num_rows, depth) for depth in range(len(tokens))]
         rates = [brings / guess.ratio for brings, guess in zip(tokens, guesses, strict=True)]
-        best = 0
+        best, margin = 0, MARGIN
+        if num_rows > MANY_ROWS and not self._is_crowded:
+            margin += MARGIN_AT_END / max(1, self._most_left)
         for depth, guess in enumerate(guesses):
-            enough = rates[best] if best else MARGIN * rates[0]
+            enough = rates[best] if best else margin * rates[0]
             if depth and guess.trusted and rates[depth] > enough:
                 best = depth
         tried = self._trial(num_rows, tokens, guesses, best, rates[best])
@@ -265,7 +289,7 @@ class AdaptiveDepth:
 
     def _learn(self, outcome: Outcome) -> None:
         if not self.drafts_are_free:
-            kinds: Seq[int] = range(min(outcome.num_drafted, self.max_depth))
+            kinds = range(min(outcome.num_drafted, self.max_depth))
             self.record.learn(outcome.seq_id, kinds, outcome.num_accepted)
         elif (found := self._found.get(outcome.seq_id)) is not None:
             said = outcome.tokens[: len(found.drafts)]

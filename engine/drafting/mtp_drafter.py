@@ -6,7 +6,7 @@ block's hash covers. To go on from a block boundary h of the position before it 
 block keeps that of its last position. Elsewhere it is the pending hidden state in the slot.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -26,9 +26,10 @@ from .chain import Chain
 from .chain_cache import ChainCache
 from .drafter import Choose, Drafter
 from .mtp import MTPHead
+from .rounds_behind import RoundsBehind
 
 SHIFT = 1  # page positions after rotary positions
-MOST_BEHIND = 64  # rounds without drafts that are taken in together
+MOST_BEHIND = 64  # rounds without drafts of a row that are taken in together
 SHORT = 16  # tokens: rows of windows up to here decode, and will be back next round
 
 
@@ -68,7 +69,7 @@ class MTPDrafter(Drafter):
         width = head.norm.weight.shape[0]
         self.pending = Slots({"hidden": SlotArray((width,), dtype)}, num_slots)
         self.block_hidden = Slots({"hidden": SlotArray((width,), dtype)}, num_blocks)
-        self._behind: list[tuple[Sequence[Row], mx.array]] = []  # rows and hidden states of rounds
+        self._behind = RoundsBehind(block_size)
         self._waits = False  # whether the batch looked at last is to join them
 
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
@@ -93,10 +94,11 @@ class MTPDrafter(Drafter):
 
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         """Write the entries of the window; those of drafts that are rejected are never read."""
+        self.catch_up(self._behind.disturbed_by(view.rows))
         self._waits = self._may_wait(view)
         if self._waits:
             return []
-        self.catch_up()
+        self.catch_up([row.seq_id for row in view.rows])
         return self._write(view, hidden)
 
     def _write(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
@@ -111,43 +113,21 @@ class MTPDrafter(Drafter):
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         """Keep the hidden states that go on from the window, or all of it for later."""
         if self._waits:
-            self._behind.append((view.rows, hidden))
+            self._behind.add(view.rows, hidden)
         else:
             self._keep(view, hidden, kept)
 
-    def catch_up(self) -> None:
-        """Take in the rounds without drafts that were left for later, all at once.
-
-        Until then nothing of them is read: what shares or copies a block comes in another round.
-        """
-        if not self._behind:
-            return
-        behind, self._behind = self._behind, []
-        windows = [
-            Window(Row(last.seq_id, tokens, first.start, last.blocks, last.slot))
-            for first, last, tokens in zip(
-                behind[0][0],
-                behind[-1][0],
-                zip(*([row.tokens[0] for row in rows] for rows, _ in behind), strict=True),
-                strict=True,
-            )
-        ]
-        view = BatchView(Batch(windows, self.block_size, keep_order=True))
-        hidden = mx.concatenate([part for _, part in behind], axis=1)
-        mx.eval(self._write(view, hidden))
-        self._keep(view, hidden, [len(behind)] * len(windows))
+    def catch_up(self, seq_ids: Iterable[int] | None = None) -> None:
+        """Take in what was left for later of these sequences, or of all, at once."""
+        taken = self._behind.take(seq_ids)
+        if taken is not None:
+            windows, hidden = taken
+            view = BatchView(Batch(windows, self.block_size, keep_order=True))
+            mx.eval(self._write(view, hidden))
+            self._keep(view, hidden, [window.length for window in windows])
 
     def _may_wait(self, view: BatchView) -> bool:
-        """Whether a batch is one more token of the rows that are behind, or the first."""
-        if view.batch.width > 1 or len(self._behind) >= MOST_BEHIND:
-            return False
-        if not self._behind:
-            return True
-        last = self._behind[-1][0]
-        return len(last) == len(view.rows) and all(
-            (row.seq_id, row.slot, row.start) == (old.seq_id, old.slot, old.start + 1)
-            for row, old in zip(view.rows, last, strict=True)
-        )
+        return view.batch.width == 1 and self._behind.most(view.rows) < MOST_BEHIND
 
     def _keep(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         if view.batch.width == 1:
@@ -168,8 +148,10 @@ class MTPDrafter(Drafter):
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
         """Copy entries and kept hidden states with their blocks, pending ones with their slots."""
-        if blocks or slots:
-            self.catch_up()
+        if len(self._behind) and (blocks or slots):
+            held = {end for block in blocks for end in (block.source, block.target)}
+            kept = {end for slot in slots for end in (slot.source, slot.target)}
+            self.catch_up(self._behind.holders(held, kept))
         for block in blocks:
             copied = self.layer.copy_block(block.source, block.target)
             self.block_hidden.copy(block.source, block.target)

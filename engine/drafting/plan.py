@@ -11,7 +11,6 @@ from ..loading import LoadedModel, load
 from ..options import EngineOptions
 from ..prepared import prepare
 from .drafter import Drafter
-from .late_peer_drafter import LatePeerDrafter
 from .lookup_drafter import LookupDrafter
 from .mtp import MTPHead
 from .mtp_drafter import MTPDrafter, head_shape
@@ -74,13 +73,10 @@ def plan_peer(peer: LoadedModel, target: LoadedModel, options: EngineOptions) ->
     """
     check_vocabulary(peer, target)
     forward = PeerForward(peer.model, peer.vocab_size)
-    ready = prepare(peer, options, forward, options.max_drafts, must_be_exact=False)
+    # it rolls nothing back, for its slots hold certain tokens only
+    ready = prepare(peer, options, forward, 0, must_be_exact=False)
 
     def make(num_blocks: int, num_slots: int) -> Drafter:
-        if not ready.bytes_per_slot:
-            return LatePeerDrafter(
-                forward, ready, num_blocks=num_blocks, target_vocab_size=target.vocab_size
-            )
         return PeerDrafter(
             forward,
             ready,

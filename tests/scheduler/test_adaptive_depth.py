@@ -159,6 +159,42 @@ def test_acceptance_is_learnt_by_position() -> None:
     assert policy.record.overall == pytest.approx([0.9, 0.5, 0.1], abs=0.12)
 
 
+def test_what_a_row_did_with_drafts_is_forgotten_little_by_little_in_plain_rounds() -> None:
+    policy = AdaptiveDepth(1)
+
+    def chances():
+        return policy.record.chance(1, 0), policy.record.chance(2, 0)
+
+    for _ in range(20):
+        policy.observe(2, 1.0, [Outcome(1, 1, 1), Outcome(2, 1, 0)])
+    policy.observe(2, 1.0, [Outcome(1, 0, 0), Outcome(2, 0, 0)])
+    good, bad = chances()
+    assert good > 2 * bad
+    for _ in range(60):
+        policy.observe(2, 1.0, [Outcome(1, 0, 0), Outcome(2, 0, 0)])
+    good, bad = chances()
+    assert good == pytest.approx(bad, rel=0.02)
+
+
+def test_depths_that_do_not_pay_are_seldom_thought_of_and_at_once_with_other_rows() -> None:
+    policy, thought = AdaptiveDepth(4), [0]
+
+    class Counting(type(policy.record)):
+        def chance(self, seq_id, kind):
+            thought[0] += kind == 0
+            return super().chance(seq_id, kind)
+
+    policy.record = Counting(4)
+    poor = {"acceptance": lambda row, position: 0.3, "seconds": lambda depth: 1.0 + depth}
+    run(policy, num_rows=8, rounds=200, **poor)
+    thought[0] = 0
+    run(policy, num_rows=8, rounds=80, **poor)
+    assert thought[0] < 20 * 8
+    thought[0] = 0
+    run(policy, num_rows=4, rounds=1, **poor)
+    assert thought[0] == 4
+
+
 def test_a_depth_below_one_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="max_depth must be at least 1, not 0"):
         AdaptiveDepth(0)

@@ -21,7 +21,6 @@ from tiny_models import VOCABULARY, as_loaded, tiny_model
 from engine.build import Parts, build_parts
 from engine.drafting.chain import Chain
 from engine.drafting.drafter import Choose, Drafter
-from engine.drafting.late_peer_drafter import LatePeerDrafter
 from engine.drafting.mtp import MTPHead
 from engine.drafting.mtp_drafter import MTPDrafter
 from engine.drafting.peer_drafter import PeerDrafter
@@ -260,12 +259,11 @@ class Forced:
         if isinstance(drafter, MTPDrafter):
             ScratchHead(self.scratch, self.drafter_scratch.model).check(drafter, sequence)
         elif isinstance(drafter, PeerDrafter):
-            self._check_store(drafter.store, self.drafter_scratch, sequence)
-        elif isinstance(drafter, LatePeerDrafter):
-            filled = drafter.filled.end(list(sequence.blocks), sequence.computed)
-            found = read_memory(drafter.store, list(sequence.blocks), None, filled)
-            if filled:
-                expected = self.drafter_scratch.memory(sequence.tokens[:filled])
+            slot = sequence.slot if drafter.has_states else None
+            length = drafter.ran(list(sequence.blocks), slot, sequence.computed)
+            if length:
+                found = read_memory(drafter.store, list(sequence.blocks), slot, length)
+                expected = self.drafter_scratch.memory(sequence.tokens[:length])
                 assert_same_memory(found, expected)
 
     def _check_store(self, store: Store, scratch: Scratch, sequence: Seq) -> None:

@@ -1,11 +1,16 @@
 """A drafter takes in many rounds without drafts at once; nobody may ever see that it was late."""
 
+from random import Random
+
+import mlx.core as mx
 import pytest
 from forced import Forced
 
-from engine.drafting import mtp_drafter
+from engine.drafting import mtp_drafter, peer_drafter
 from engine.drafting.filled_blocks import FilledBlocks
-from engine.drafting.late_peer_drafter import PLAIN_FOR_NOW, LatePeerDrafter
+from engine.drafting.peer_drafter import PLAIN_FOR_NOW, PeerDrafter
+from engine.drafting.rounds_behind import RoundsBehind
+from scheduler.round import Row
 from scheduler.sequence import Sequence
 
 PLAIN = 21  # rounds without drafts, more than the head leaves for later
@@ -14,7 +19,8 @@ PLAIN = 21  # rounds without drafts, more than the head leaves for later
 class Stretches:
     """Rounds without drafts, then two with; counts those of all sequences alike."""
 
-    def __init__(self) -> None:
+    def __init__(self, plain: int = PLAIN) -> None:
+        self.plain = plain
         self.rounds = 0
         self.asked: set[int] = set()
 
@@ -23,7 +29,7 @@ class Stretches:
             self.rounds += 1
             self.asked.clear()
         self.asked.add(sequence.seq_id)
-        return "RRWR" if self.rounds % (PLAIN + 2) >= PLAIN else ""
+        return "RRWR" if self.rounds % (self.plain + 2) >= self.plain else ""
 
 
 def run_checking_drafts(forced: Forced) -> int:
@@ -49,6 +55,88 @@ def test_drafts_after_a_stretch_without_any_are_those_of_a_run_from_scratch(
 
     assert num_checked >= 4
     assert any(counts for counts in forced.accepted.values())
+
+
+@pytest.mark.parametrize("most", [4, 64])
+@pytest.mark.parametrize("drafter", ["mtp", "qwen3_5"])
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_that_come_and_go_while_others_are_behind_disturb_nobody(
+    monkeypatch: pytest.MonkeyPatch, most: int, drafter: str, seed: int
+) -> None:
+    """Few blocks and slots, so that each is soon another's; prompts begin as others did."""
+    monkeypatch.setattr(mtp_drafter, "MOST_BEHIND", most)
+    monkeypatch.setattr(peer_drafter, "NEAR", most)
+    random, script = Random(seed), Stretches(8)
+    limits = {"num_blocks": 24, "num_slots": 9, "max_rows": 4}
+    forced = Forced("qwen3_5", script, drafter=drafter, block_size=4, **limits)
+    for number in range(12):
+        begin = [5, 9, 2, 40, 41, 3, 7, 8, 1][: random.randrange(10)]
+        forced.submit([*begin, number, 11][: 2 + random.randrange(10)], random.randrange(4, 40))
+    num_checked = 0
+    while forced.scheduler.has_work:
+        forced.step()
+        if any(forced.patterns.values()):
+            forced.check()
+            num_checked += 1
+            running = forced.scheduler.sequences.values()
+            if num_checked % 2 and (some := [one for one in running if one.num_generated > 1]):
+                forced.submit([*some[0].tokens, 30], 9)  # goes on from a running one's blocks
+        if num_checked > 14:
+            script.plain = 1000
+            break
+    forced.run(check_every=9)
+
+
+def behind(*rows: Row) -> RoundsBehind:
+    """One round of ``rows`` that is left for later; the hidden state of a row is its number."""
+    found = RoundsBehind(4)
+    found.add(rows, mx.arange(len(rows), dtype=mx.float32).reshape(-1, 1, 1))
+    return found
+
+
+def test_whoever_runs_in_blocks_or_a_slot_of_a_row_that_is_behind_disturbs_it() -> None:
+    old = behind(Row(1, (5,), 6, (10, 11), 1), Row(2, (6,), 4, (20, 21), 2))
+
+    def disturbed(*rows: Row) -> list[int]:
+        return old.disturbed_by(rows)
+
+    assert disturbed(Row(1, (5,), 7, (10, 11), 1), Row(2, (6,), 5, (20, 21), 2)) == []  # go on
+    assert disturbed(Row(3, (5,), 0, (30,), 3)) == []
+    assert disturbed(Row(3, (5, 6), 0, (11,), 3)) == [1]  # that block is its own now
+    assert disturbed(Row(3, (5,), 0, (30,), 2)) == [2]  # and that slot
+    assert disturbed(Row(3, (5,), 8, (10, 11, 30), 3)) == [1]  # begins with its last hidden state
+    assert disturbed(Row(3, (5,), 4, (10, 30), 3)) == []  # that block was full before
+    assert disturbed(Row(1, (5,), 0, (40,), 4)) == [1]  # preempted meanwhile
+    assert disturbed(Row(1, (5,), 7, (10, 11), 3)) == [1]
+    assert old.holders((10, 21), (1,)) == [1, 2]
+
+
+def test_what_is_behind_is_handed_out_once_by_sequence() -> None:
+    old = behind(Row(1, (5,), 7, (10, 11), 1), Row(2, (6,), 4, (20, 21), 2))
+    old.add([Row(2, (7,), 5, (20, 21), 2)], mx.array([[[9.0]]]))
+    assert old.most([Row(1, (5,), 8, (10, 11, 12), 1)]) == 1
+    taken = old.take([2, 3])
+    assert taken is not None
+    windows, hidden = taken
+    assert [window.row for window in windows] == [Row(2, (6, 7), 4, (20, 21), 2)]
+    assert hidden.tolist() == [[[1.0], [9.0]]]
+    assert old.holders((21,), (2,)) == []
+    assert len(old) == 1
+    assert old.take() is not None
+    assert (old.take(), len(old)) == (None, 0)
+
+
+def test_a_fork_of_a_row_that_is_behind_drafts_as_the_row_does() -> None:
+    script = Stretches(9)
+    forced = Forced("qwen3_5", script, drafter="mtp", block_size=4)
+    [first] = forced.submit([3, 1, 4, 1, 5], 50)
+    for _ in range(6):
+        forced.step()
+    child = forced.scheduler.fork(first)
+    forced.forked_at[child] = len(forced.scheduler.sequences[first].tokens)
+    for _ in range(3):
+        forced.step()
+    assert run_checking_drafts(forced) >= 4
 
 
 def test_blocks_of_a_request_that_ended_behind_are_true_for_the_next() -> None:
@@ -90,21 +178,31 @@ def failing(*_: object) -> list[int]:
     raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
-def test_a_peer_that_is_far_behind_drafts_as_if_it_had_never_been(family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "peer"),
+    [
+        ("qwen3", "qwen3"),
+        ("qwen3_5", "qwen3"),
+        ("qwen3", "qwen3_5"),
+        ("qwen3_5", "qwen3_5"),
+        ("qwen3", "lfm2"),
+    ],
+)
+def test_a_peer_that_is_far_behind_drafts_as_if_it_had_never_been(family: str, peer: str) -> None:
     script = Stretches()
-    forced = Forced(family, script, drafter="qwen3", block_size=4)
+    forced = Forced(family, script, drafter=peer, block_size=4)
     for number in range(4):  # two of them share blocks that the peer has not filled
         forced.submit([*range(9), number // 2, 40, 41][: 10 + number % 2], 60)
     num_checked = run_checking_drafts(forced)
     assert num_checked >= 4
 
 
-def test_a_peer_runs_nothing_while_nobody_drafts() -> None:
+@pytest.mark.parametrize("peer", ["qwen3", "qwen3_5"])
+def test_a_peer_runs_nothing_while_nobody_drafts(peer: str) -> None:
     drafting: list[bool] = []
-    forced = Forced("qwen3_5", lambda _: "RR" if drafting else "", drafter="qwen3", max_rows=2)
+    forced = Forced("qwen3_5", lambda _: "RR" if drafting else "", drafter=peer, max_rows=2)
     drafter = forced.executor.drafter
-    assert isinstance(drafter, LatePeerDrafter)
+    assert isinstance(drafter, PeerDrafter)
 
     def calls() -> int:
         return drafter.forward.num_calls
@@ -128,10 +226,11 @@ def test_a_peer_runs_nothing_while_nobody_drafts() -> None:
     forced.run()
 
 
-def test_a_prompt_is_run_at_once_where_others_draft() -> None:
-    forced = Forced("qwen3_5", lambda _: "RW", drafter="qwen3", max_rows=2)
+@pytest.mark.parametrize("peer", ["qwen3", "qwen3_5"])
+def test_a_prompt_is_run_at_once_where_others_draft(peer: str) -> None:
+    forced = Forced("qwen3_5", lambda _: "RW", drafter=peer, max_rows=2)
     drafter = forced.executor.drafter
-    assert isinstance(drafter, LatePeerDrafter)
+    assert isinstance(drafter, PeerDrafter)
     forced.submit([3, 1, 4], 40)
     for _ in range(4):
         forced.step()
@@ -139,8 +238,40 @@ def test_a_prompt_is_run_at_once_where_others_draft() -> None:
     sequence = forced.scheduler.sequences[second]
     while not sequence.num_generated:
         forced.step()
-    assert drafter.filled.end(list(sequence.blocks), sequence.computed) == sequence.computed
+    assert drafter.ran(list(sequence.blocks), sequence.slot, sequence.computed) == sequence.computed
     forced.run()
+
+
+@pytest.mark.parametrize("peer", ["qwen3", "qwen3_5", "lfm2"])
+def test_who_goes_on_from_what_a_drafting_row_said_finds_it_run_by_the_peer_too(peer: str) -> None:
+    forced = Forced("qwen3", lambda _: "RRW", drafter=peer, block_size=4, max_rows=2)
+    [first] = forced.submit([3, 1, 4], 20)
+    sequence = forced.scheduler.sequences[first]
+    while forced.scheduler.has_work:
+        forced.step()
+    [second] = forced.submit([*sequence.tokens, 5], 12)
+    forced.step()
+    again, drafter = forced.scheduler.sequences[second], forced.executor.drafter
+    assert isinstance(drafter, PeerDrafter)
+    assert again.num_cached >= 16
+    assert drafter.ran(list(again.blocks), again.slot, again.computed) == again.computed
+    forced.check()
+    forced.run()
+
+
+def test_a_checkpoint_that_the_peer_was_not_there_for_is_run_from_the_start() -> None:
+    drafting: list[bool] = []
+    forced = Forced(
+        "qwen3_5", lambda _: "RRW" if drafting else "", drafter="qwen3_5", block_size=4, max_rows=2
+    )
+    [first] = forced.submit([3, 1, 4], 20)
+    sequence = forced.scheduler.sequences[first]
+    while forced.scheduler.has_work:
+        forced.step()
+    drafting.append(True)
+    [second] = forced.submit([*sequence.tokens, 5], 12)
+    assert run_checking_drafts(forced) >= 3
+    assert forced.scheduler.sequences[second].num_cached >= 16
 
 
 def test_blocks_know_how_far_they_are_filled_whoever_has_them() -> None:

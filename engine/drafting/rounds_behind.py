@@ -1,0 +1,125 @@
+"""Rounds without drafts that a drafter has yet to take in: tokens and hidden states, by sequence.
+
+Rows come and go meanwhile. What is behind is to be written to blocks and a slot: whoever writes
+there, or reads, has to see to it first (``disturbed_by``, ``holders``).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import numpy as np
+
+from scheduler.round import Row
+
+from ..batch import Window
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Rounds of one sequence, one after the other, a token each."""
+
+    first: Row
+    last: Row
+    tokens: list[int] = field(default_factory=list)
+    hidden: list[tuple[mx.array, int]] = field(default_factory=list)  # of a round, and which row
+
+    def row(self) -> Row:
+        """All of it as one row of certain tokens."""
+        start, last = self.first.start, self.last
+        return Row(last.seq_id, tuple(self.tokens), start, last.blocks, last.slot)
+
+
+class RoundsBehind:
+    """What is behind of each sequence."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._stretches: dict[int, _Stretch] = {}
+        self._of_block: dict[int, int] = {}  # sequence by a block that is to be written
+        self._of_slot: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        """Number of sequences of which something is behind."""
+        return len(self._stretches)
+
+    def most(self, rows: Iterable[Row]) -> int:
+        """Return the most rounds that are behind of one of ``rows``."""
+        found = (self._stretches.get(row.seq_id) for row in rows)
+        return max((len(one.tokens) for one in found if one is not None), default=0)
+
+    def add(self, rows: Sequence[Row], hidden: mx.array) -> None:
+        """Leave a round of one token a row for later; ``hidden`` (rows, 1, size) is evaluated.
+
+        Each row goes on from what is behind of it, or nothing is.
+        """
+        for number, row in enumerate(rows):
+            stretch = self._stretches.get(row.seq_id)
+            if stretch is None:
+                stretch = self._stretches[row.seq_id] = _Stretch(row, row)
+                self._of_slot[row.slot or 0] = row.seq_id
+            stretch.last = row
+            stretch.tokens.append(row.tokens[0])
+            stretch.hidden.append((hidden, number))
+            self._of_block[row.blocks[row.start // self.block_size]] = row.seq_id
+
+    def disturbed_by(self, rows: Iterable[Row]) -> list[int]:
+        """Return sequences to take in before ``rows`` run: all but those that just go on."""
+        found: set[int] = set()
+        for row in rows:
+            seq_id, stretch = row.seq_id, self._stretches.get(row.seq_id)
+            first = row.start // self.block_size
+            if stretch is None:
+                first = max(0, first - 1)  # whose hidden state it may begin with
+            elif row.start == stretch.last.start + 1 and row.slot == stretch.last.slot:
+                if self._of_block.get(row.blocks[first], seq_id) == seq_id:
+                    continue
+            else:
+                found.add(seq_id)
+            if self._stretches:
+                found |= set(self.holders(row.blocks[first:], (row.slot or 0,))) - {seq_id}
+        return sorted(found)
+
+    def holders(self, blocks: Iterable[int], slots: Iterable[int]) -> list[int]:
+        """Return the sequences that are behind in any of these blocks or slots."""
+        found = {self._of_block.get(block) for block in blocks}
+        found |= {self._of_slot.get(slot) for slot in slots}
+        return sorted(seq_id for seq_id in found if seq_id is not None)
+
+    def take(self, seq_ids: Iterable[int] | None = None) -> tuple[list[Window], mx.array] | None:
+        """Hand out what is behind of these sequences, or of all: windows, and hidden states.
+
+        They are (windows, widest, size), padded with anything. None if there is nothing.
+        """
+        wanted = list(self._stretches) if seq_ids is None else seq_ids
+        taken = [found for one in wanted if (found := self._stretches.pop(one, None)) is not None]
+        if not taken:
+            return None
+        for stretch in taken:
+            self._let_go(stretch)
+        windows = [Window(stretch.row()) for stretch in taken]
+        return windows, _gather([stretch.hidden for stretch in taken])
+
+    def _let_go(self, stretch: _Stretch) -> None:
+        row = stretch.last
+        for block in row.blocks[stretch.first.start // self.block_size :]:
+            if self._of_block.get(block) == row.seq_id:
+                del self._of_block[block]
+        if self._of_slot.get(row.slot or 0) == row.seq_id:
+            del self._of_slot[row.slot or 0]
+
+
+def _gather(lines: Sequence[Sequence[tuple[mx.array, int]]]) -> mx.array:
+    """Rows of several rounds' hidden states, side by side."""
+    rounds: dict[int, tuple[mx.array, int]] = {}  # by identity, with the rows before its own
+    count = 0
+    for line in lines:
+        for hidden, _ in line:
+            if id(hidden) not in rounds:
+                rounds[id(hidden)] = hidden, count
+                count += hidden.shape[0]
+    places = np.zeros((len(lines), max(map(len, lines))), np.int32)
+    for number, line in enumerate(lines):
+        places[number, : len(line)] = [rounds[id(hidden)][1] + row for hidden, row in line]
+    flat = mx.concatenate([hidden[:, 0] for hidden, _ in rounds.values()])
+    return flat[mx.array(places)]
