@@ -28,9 +28,7 @@ def said(engine: Engine, prompts: list[str], params: SamplingParams) -> list[tup
 def alone() -> list[list[tuple]]:
     """What each prompt says all by itself, without drafts and in small chunks."""
     engine = Engine.load("demo", prompt_tokens_per_round=16, async_scheduling=False, **OPTIONS)
-    return [
-        [said(engine, [prompt], params)[0] for prompt in first_prompts(8)] for params in PARAMS
-    ]
+    return [[said(engine, [prompt], params)[0] for prompt in first_prompts(8)] for params in PARAMS]
 
 
 @pytest.mark.parametrize(
