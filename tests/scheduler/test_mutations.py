@@ -639,8 +639,8 @@ FAULTS = [
     Fault(
         "a row that gets ahead counts in full where nobody waits",
         "adaptive_depth",
-        "self._is_crowded = num_waiting > 0",
-        "self._is_crowded = True",
+        "is_crowded=num_waiting > 0",
+        "is_crowded=True",
         "test_adaptive_depth::test_a_row_that_gets_ahead_brings_little_where_nobody_waits_for_its_place",
     ),
     Fault(
@@ -667,8 +667,8 @@ FAULTS = [
     Fault(
         "drafts are looked for however hopeless",
         "adaptive_depth",
-        "self._skipped < min(self._hopeless, MOST_SKIPPED)",
-        "False",
+        "self._skipped >= min(self._hopeless, MOST_SKIPPED)",
+        "True",
         "test_adaptive_depth::test_where_found_drafts_are_hopeless_they_are_seldom_looked_for",
     ),
     Fault(
