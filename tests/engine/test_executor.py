@@ -1,5 +1,7 @@
 """Rounds on a tiny model: memory stays where it is, and what divides a batch changes nothing."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from tiny_models import as_loaded, tiny_model
 
 from engine.batch import Window
 from engine.build import build_parts
-from engine.division import cut_at_captures, of_one_length
+from engine.division import cut_at_captures, cut_to_width, of_one_length
 from engine.engine import Engine
 from engine.options import EngineOptions
 from engine.sampling_params import SamplingParams
@@ -90,6 +92,38 @@ def test_windows_are_cut_where_a_state_is_captured() -> None:
         ],
         [Row(1, (3, 4, 5), 12, (1,))],
     ]
+
+
+def test_pieces_of_one_width_fold_first_and_draft_last() -> None:
+    captures = (Capture(9, 7), Capture(12, 8), Capture(15, 9))
+    first = Row(1, (1, 2, 3, 4, 5), 10, (1,), fold=2, captures=captures)
+    drafting = Row(2, (6,), 3, (2,), fold=1, num_drafts=2)
+
+    stages = cut_to_width([Window(first), Window(drafting, (8, 9))], 2)
+
+    assert [[(window.row, window.drafts) for window in stage] for stage in stages] == [
+        [
+            (Row(1, (1, 2), 10, (1,), fold=2, samples=False, captures=captures[:2]), ()),
+            (drafting, (8, 9)),
+        ],
+        [(Row(1, (3, 4), 12, (1,), samples=False), ())],
+        [(Row(1, (5,), 14, (1,), captures=captures[2:]), ())],
+    ]
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "qwen3_5"])
+def test_prompts_that_run_a_few_tokens_at_a_time_say_the_same(model_type: str) -> None:
+    said = []
+    for widest in (None, 3):
+        engine = engine_of(model_type, max_rows=3, num_blocks=100, exact=True)
+        store = engine.parts.executor.store
+        store.method = replace(store.method, widest=widest)
+        prompts = [list(range(1, length)) for length in (9, 42, 20, 42)]
+        params = SamplingParams(max_tokens=6, temperature=0.7, seed=4, logprobs=1)
+        answers = list(engine.generate(prompts, params))
+        said.append([(one.token_ids, one.logprobs, one.usage) for one in answers])
+
+    assert said[0] == said[1]
 
 
 def test_rows_of_one_length_run_together_and_beginnings_apart() -> None:
