@@ -20,7 +20,7 @@ from mlx_lm.models.cache import (
 from .errors import ModelError
 from .pages import PageShape
 from .recurrence.delta_layer import slot_layout
-from .recurrence.gated_delta import NATIVE
+from .recurrence.gated_delta import NATIVE, GatedDelta
 from .slots import SlotArray
 
 
@@ -96,7 +96,7 @@ def _spec(number: int, layers: Any, cache: Any) -> LayerSpec:
         shape = PageShape(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype)
         return AttentionSpec(shape, window)
     if isinstance(cache, ArraysCache):
-        module = next((m for m in _modules(layers, number) if type(m) in NATIVE), None)
+        module = next((m for m in _modules(layers, number) if _is_native(m)), None)
         if module is not None:
             return DeltaSpec(module)
         arrays: list[Any] = cache.cache
@@ -107,6 +107,11 @@ def _spec(number: int, layers: Any, cache: Any) -> LayerSpec:
         f"layer {number} keeps its state in a {type(cache).__name__}, which cannot be paged; "
         "supported are KVCache, RotatingKVCache, ArraysCache, alone or beside the others"
     )
+
+
+def _is_native(module: nn.Module) -> bool:
+    """Whether it is a GatedDeltaNet, or was one until an engine took its model."""
+    return type(module) in NATIVE or isinstance(module, GatedDelta)
 
 
 def _modules(layers: Any, number: int) -> list[nn.Module]:

@@ -16,6 +16,7 @@ from engine.registry import (
     inspect_layers,
 )
 from engine.slots import SlotArray
+from engine.store import bind_to_slots
 
 
 def test_attention_layers_keep_their_heads() -> None:
@@ -77,3 +78,13 @@ def test_a_cache_that_cannot_be_paged_is_refused_by_name(cache: object, message:
 
     with pytest.raises(ModelError, match=f"layer 1 keeps its .*{message}|{message}"):
         inspect_layers(model)
+
+
+def test_a_model_that_ran_in_an_engine_before_is_known_again() -> None:
+    model = tiny_model("qwen3_5")
+    first = inspect_layers(model)
+    for spec in first:
+        if isinstance(spec, DeltaSpec):
+            bind_to_slots(spec.module)
+
+    assert inspect_layers(model) == first
