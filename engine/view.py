@@ -1,5 +1,6 @@
 """A batch as the layers need it: device arrays and stops, made once and shared by all layers."""
 
+from functools import cached_property
 from typing import Any
 
 from .attention.index import BatchIndex
@@ -13,12 +14,16 @@ class BatchView:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.index = BatchIndex(batch)
-        self.recurrent = RecurrentRows(batch.windows, batch.width)
-        self.rows = self.recurrent.rows
-        self.slots = self.recurrent.slots
+        self.rows = [window.row for window in batch.windows]
+        self.slots = [row.slot or 0 for row in self.rows]
         self.shared: dict[Any, Any] = {}  # what one layer made of the batch for all of its kind
         # how many tokens of each window are committed: all, until drafts have been judged
         self.kept = [window.length for window in batch.windows]
+
+    @cached_property
+    def recurrent(self) -> RecurrentRows:
+        """All rows for recurrent layers: made for those that ask, kernels need none of it."""
+        return RecurrentRows(self.batch.windows, self.batch.width)
 
     def part(self, numbers: tuple[int, ...]) -> RecurrentRows:
         """Rows of these numbers, in this order, to run through recurrent layers by themselves."""

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from scheduler.round import Row
-
 from ..batch import Int32s, Window
 from .segments import Segments, plan_segments
 
@@ -56,16 +54,14 @@ class RecurrentRows:
         found: list[tuple[int, bool, int, int]] = []
         if not any(row.captures for row in self.rows):
             return found
+        most_inside, most_after = (
+            max(sum((c.position < row.start) is is_fold for c in row.captures) for row in self.rows)
+            for is_fold in (True, False)
+        )
         for number, row in enumerate(self.rows):
             inside = [c for c in row.captures if c.position < row.start]
             after = [c for c in row.captures if c.position >= row.start]
-            for kept, stops, is_fold in ((inside, self.fold, True), (after, self.window, False)):
-                most = max((self._count(other, is_fold) for other in self.rows), default=0)
+            for kept, most, is_fold in ((inside, most_inside, True), (after, most_after, False)):
                 for index, capture in enumerate(kept):
-                    assert stops is not None
                     found.append((number, is_fold, most - len(kept) + index, capture.slot))
         return found
-
-    @staticmethod
-    def _count(row: Row, is_fold: bool) -> int:
-        return sum((c.position < row.start) is is_fold for c in row.captures)
