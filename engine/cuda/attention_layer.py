@@ -8,7 +8,7 @@ from ..attention.paged import InPages, PagedCache
 from ..pages import PageShape
 from ..spans import Span
 from ..view import BatchView
-from . import paged_attention, prompt_attention, shared_prefix
+from . import page_writes, paged_attention, prompt_attention, shared_prefix
 from .device import on_device
 from .shared_rows import SharedRows
 from .window import WindowArrays, window_arrays
@@ -59,9 +59,7 @@ class CudaAttentionLayer(AttentionLayer):
         heads = [head * self.pages.num_blocks for head in range(self.pages.shape.num_kv_heads)]
         sources, targets = [head + source for head in heads], [head + target for head in heads]
         return [
-            paged_attention.copy_pieces(
-                pool, self.pages.block_size * pool.shape[-1], sources, targets
-            )
+            page_writes.copy_pieces(pool, self.pages.block_size * pool.shape[-1], sources, targets)
             for pool in self.pages.arrays
         ]
 
@@ -163,7 +161,7 @@ class CudaPagedCache(PagedCache):
         is_long = self.width > paged_attention.MAX_WIDTH
         if sinks is not None or is_long or not same_type:
             keys, values = keys.astype(dtype), values.astype(dtype)
-            self._written = paged_attention.write(self.pages, self.window, keys, values)
+            self._written = page_writes.write(self.pages, self.window, keys, values)
             self.done = [self._written]
             if sinks is not None or not is_long or not same_type or self.layer.cause is not None:
                 return super().attend(queries, scale, sinks)

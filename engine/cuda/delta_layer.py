@@ -11,7 +11,7 @@ from ..slots import Slots
 from ..view import BatchView
 from . import delta, delta_columns
 from .device import on_device
-from .paged_attention import copy_pieces
+from .page_writes import copy_pieces
 
 
 class CudaDeltaLayer(Layer):

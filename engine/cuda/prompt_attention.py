@@ -50,7 +50,7 @@ def attend_prompt(
 ) -> mx.array:
     """Attend to all that ``pages`` hold up to each query's own position.
 
-    ``queries``: (rows, heads, width, dim), bfloat16; ``written``: what ``paged_attention.write``
+    ``queries``: (rows, heads, width, dim), bfloat16; ``written``: what ``page_writes.write``
     returned for the window's K/V; ``limits`` (2,) the sliding window and the first position that
     holds anything; ``scale`` (1,) float32. Returns (rows, heads, width, dim), zeros past a row's
     length. A query's result does not depend on how its prompt was cut into windows, bitwise.

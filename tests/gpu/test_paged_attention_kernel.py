@@ -6,7 +6,7 @@ import pytest
 from paged_window import BLOCK_SIZE, PagedRows, as_float64
 
 from engine.batch import Batch, Window
-from engine.cuda import paged_attention
+from engine.cuda import page_writes
 from engine.cuda.window import WindowArrays
 
 pytestmark = pytest.mark.gpu
@@ -88,10 +88,10 @@ def test_a_read_that_depends_on_the_write_never_sees_older_pages() -> None:
     for attempt in range(200):
         _, keys, values = rows_of.inputs(1, 4)
         if attempt % 2:  # by dependency, within one evaluation
-            written = paged_attention.write(rows_of.pages, window, keys, values)
+            written = page_writes.write(rows_of.pages, window, keys, values)
             held, _ = rows_of.pages.gather(numbers + written)
         else:  # by order, in the next evaluation
-            mx.async_eval(paged_attention.write(rows_of.pages, window, keys, values))
+            mx.async_eval(page_writes.write(rows_of.pages, window, keys, values))
             held, _ = rows_of.pages.gather(numbers)
         mx.eval(held)
         stale += not mx.array_equal(held[:, :, 600:604], keys).item()
@@ -118,5 +118,5 @@ def test_copies_of_pieces_change_their_targets_alone() -> None:
     mx.eval(pool)
     expected = np.array(pool)
     expected[[4, 11]] = expected[[2, 0]]
-    mx.eval(paged_attention.copy_pieces(pool, 35, [2, 0], [4, 11]))
+    mx.eval(page_writes.copy_pieces(pool, 35, [2, 0], [4, 11]))
     assert np.array_equal(np.array(pool), expected)

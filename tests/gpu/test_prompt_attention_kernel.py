@@ -6,7 +6,7 @@ import pytest
 from paged_window import BLOCK_SIZE, PagedRows, as_float64
 
 from engine.batch import Batch, Window
-from engine.cuda import paged_attention
+from engine.cuda import page_writes
 from engine.cuda.attention_layer import UNLIMITED
 from engine.cuda.prompt_attention import attend_prompt
 from engine.cuda.window import WindowArrays
@@ -33,7 +33,7 @@ def attend(
         rows_of.pages,
         window,
         queries,
-        paged_attention.write(rows_of.pages, window, keys, values),
+        page_writes.write(rows_of.pages, window, keys, values),
         limits=mx.array([window_size or UNLIMITED, first], mx.int32),
         scale=mx.array([rows_of.head_dim**-0.5], mx.float32),
     )
