@@ -6,9 +6,9 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import llama, qwen2, qwen3, qwen3_next
 
+from ..quick_classes import exchange
 from .activation import swiglu
 from .products import SkinnyLinear
-from .quick_classes import exchange
 
 
 class FeedForward(nn.Module):

@@ -13,7 +13,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.qwen3_next import Qwen3NextRMSNormGated
 
-from .quick_classes import exchange
+from ..quick_classes import exchange
 
 
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:

@@ -18,8 +18,8 @@ import mlx.core as mx
 from mlx import nn
 
 from .. import blas
+from ..quick_classes import exchange
 from .lanes import Lanes
-from .quick_classes import exchange
 
 MOST_ROWS = 64  # beyond that all orders cost the same, and the result needs no turning
 MOST_TILED_ROWS = 32

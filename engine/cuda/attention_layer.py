@@ -157,13 +157,12 @@ class CudaPagedCache(PagedCache):
         assert self._new is not None
         keys, values = self._new
         dtype = self.pages.shape.dtype
-        same_type = queries.dtype == keys.dtype == values.dtype == dtype
-        is_long = self.width > paged_attention.MAX_WIDTH
-        if sinks is not None or is_long or not same_type:
+        is_plain = sinks is None and queries.dtype == keys.dtype == values.dtype == dtype
+        if not (is_plain and self.takes_projected):
             keys, values = keys.astype(dtype), values.astype(dtype)
             self._written = page_writes.write(self.pages, self.window, keys, values)
             self.done = [self._written]
-            if sinks is not None or not is_long or not same_type or self.layer.cause is not None:
+            if not is_plain or self.layer.cause is not None:
                 return super().attend(queries, scale, sinks)
             return prompt_attention.attend_prompt(
                 self.pages,
@@ -193,7 +192,7 @@ class CudaPagedCache(PagedCache):
 
     @property
     def takes_projected(self) -> bool:
-        """Whether ``attend_projected`` takes this window."""
+        """Whether the kernel for short windows takes this one, and so ``attend_projected``."""
         return self.width <= paged_attention.MAX_WIDTH
 
     def attend_projected(

@@ -5,6 +5,7 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
+from ..quick_classes import exchange
 from . import fusing, product
 
 
@@ -37,7 +38,4 @@ def bind(model: Any) -> int:
 
     Only these instances change.
     """
-    found = [m for m in model.modules() if type(m) in EXACT and product.takes(m["weight"])]
-    for module in found:
-        module.__class__ = EXACT[type(module)]
-    return len(found)
+    return len(exchange(model, EXACT, product.takes_weight_of))

@@ -13,7 +13,7 @@ MOST_ROWS = 256  # beyond them a library's products gain more than its launches 
 
 def is_few(x: mx.array) -> bool:
     """Whether ``x``, (..., depth), has so few rows that a chain of kernels is to take it."""
-    return x.dtype == mx.bfloat16 and 0 < x.size <= MOST_ROWS * x.shape[-1]
+    return product.is_few(x, MOST_ROWS)
 
 
 def multiply(

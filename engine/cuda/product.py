@@ -12,6 +12,7 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
+from ..quick_classes import exchange
 from .product_form import PARTS, Form, quickest
 from .source import Kernel
 
@@ -125,8 +126,9 @@ def _gated() -> mx.array:
     return mx.zeros((2,), mx.bfloat16)
 
 
-def _is_for_kernel(x: mx.array) -> bool:
-    return x.dtype == mx.bfloat16 and 0 < x.size <= MOST_ROWS * x.shape[-1]
+def is_few(x: mx.array, most: int = MOST_ROWS) -> bool:
+    """Whether ``x``, (..., depth), is bfloat16 and has at most so many rows."""
+    return x.dtype == mx.bfloat16 and 0 < x.size <= most * x.shape[-1]
 
 
 class SkinnyLinear(nn.Linear):
@@ -134,7 +136,7 @@ class SkinnyLinear(nn.Linear):
 
     def __call__(self, x: mx.array) -> mx.array:
         """Return x @ weight.T (+ bias), (..., outputs)."""
-        if not _is_for_kernel(x):
+        if not is_few(x):
             out: mx.array = super().__call__(x)
             return out
         return multiply(x, self["weight"], bias=self.get("bias", None))
@@ -145,7 +147,7 @@ class SkinnyEmbedding(nn.Embedding):
 
     def as_linear(self, x: mx.array) -> mx.array:
         """Return x @ weight.T, (..., vocabulary)."""
-        if not _is_for_kernel(x):
+        if not is_few(x):
             out: mx.array = super().as_linear(x)
             return out
         return multiply(x, self["weight"])
@@ -159,7 +161,9 @@ def bind(model: Any) -> int:
 
     Only these instances change.
     """
-    found = [m for m in model.modules() if type(m) in SKINNY and takes(m["weight"])]
-    for module in found:
-        module.__class__ = SKINNY[type(module)]
-    return len(found)
+    return len(exchange(model, SKINNY, takes_weight_of))
+
+
+def takes_weight_of(module: Any) -> bool:
+    """Whether the kernels multiply by the weight of ``module``."""
+    return takes(module["weight"])
