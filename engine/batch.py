@@ -6,6 +6,7 @@ is masked out of recurrent layers, and its output is not read.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import mlx.core as mx
@@ -36,6 +37,24 @@ class Window:
         return len(self.row.tokens) + len(self.drafts)
 
 
+class Tables:
+    """Block tables as arrays, kept between rounds: most rounds change few."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[tuple[int, ...], Int32s]] = {}
+
+    def of(self, row: Row) -> Int32s:
+        """The blocks of ``row``, (blocks,)."""
+        kept = self._kept.get(row.seq_id)
+        if kept is None or kept[0] is not row.blocks:
+            kept = self._kept[row.seq_id] = row.blocks, np.array(row.blocks, np.int32)
+        return kept[1]
+
+    def forget(self, seq_id: int) -> None:
+        """A sequence has ended."""
+        self._kept.pop(seq_id, None)
+
+
 class Batch:
     """Windows of one forward pass: the longest table first, unless their order is to be kept.
 
@@ -49,21 +68,37 @@ class Batch:
         groups: Sequence[PrefixGroup] = (),
         *,
         keep_order: bool = False,
+        tables: Tables | None = None,
     ) -> None:
         self.block_size = block_size
         self.windows = list(windows)
-        numbers: dict[int, int] = {}  # the group of each row that is in one, by sequence
+        self._groups = groups
+        self._numbers: dict[int, int] = {}  # the group of each row in one, by sequence
         if not keep_order:
-            numbers = self._choose_groups(groups)
-            self._sort(numbers)
+            self._numbers = self._choose_groups(groups)
+            self._sort(self._numbers)
         self.size = len(self.windows)
-        self.lengths = np.array([window.length for window in self.windows], np.int32)
-        self.starts = np.array([window.row.start for window in self.windows], np.int32)
-        self.width = int(self.lengths.max())
-        self.is_ragged = bool((self.lengths != self.width).any())
-        self.blocks = self._padded_tables()
-        self.spans = cut_spans([self._blocks_used(window) for window in self.windows])
-        self.parts = self._cut_parts(groups, numbers) if numbers else self.spans
+        lengths = [window.length for window in self.windows]
+        starts = [window.row.start for window in self.windows]
+        self._used = [
+            -(-(start + length) // block_size)
+            for start, length in zip(starts, lengths, strict=True)
+        ]
+        self.width = max(lengths)
+        self.is_ragged = min(lengths) != self.width
+        self.lengths = np.array(lengths, np.int32)
+        self.starts = np.array(starts, np.int32)
+        self.blocks = self._padded_tables(tables or Tables())
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """The batch in spans, for those who gather pages."""
+        return cut_spans(self._used)
+
+    @cached_property
+    def parts(self) -> tuple[Span | GroupSpan, ...]:
+        """The same, where what a group shares is gathered once."""
+        return self._cut_parts(self._groups, self._numbers) if self._numbers else self.spans
 
     def _choose_groups(self, groups: Sequence[PrefixGroup]) -> dict[int, int]:
         """The number of the group of each row that is in one worth its cost, by sequence."""
@@ -79,6 +114,9 @@ class Batch:
 
     def _sort(self, numbers: Mapping[int, int]) -> None:
         """The longest first; a group goes where its longest row does, and stays together."""
+        if not numbers:
+            self.windows.sort(key=self._blocks_used, reverse=True)
+            return
         longest: dict[int, int] = {}
         for window in self.windows:
             number = numbers.get(window.row.seq_id, -1)
@@ -110,13 +148,11 @@ class Batch:
     def _blocks_used(self, window: Window) -> int:
         return -(-(window.row.start + window.length) // self.block_size)
 
-    def _padded_tables(self) -> Int32s:
-        widest = max(self._blocks_used(window) for window in self.windows)
-        tables = np.zeros((self.size, widest), np.int32)
-        for table, window in zip(tables, self.windows, strict=True):
-            used = self._blocks_used(window)
-            table[:used] = window.row.blocks[:used]
-        return tables
+    def _padded_tables(self, tables: Tables) -> Int32s:
+        padded = np.zeros((self.size, max(self._used)), np.int32)
+        for line, window, used in zip(padded, self.windows, self._used, strict=True):
+            line[:used] = tables.of(window.row)[:used]
+        return padded
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:

@@ -332,12 +332,11 @@ class Engine:
         run = self._runs.get(commit.seq_id)
         if run is None or (not commit.tokens and commit.finish is None):
             return None
-        usage = self._usage(commit.seq_id)
         try:
-            delta = run.delta(commit, usage)
+            delta = run.delta(commit, lambda: self._usage(commit.seq_id))
         except Exception:
             logger.exception("request %s failed", run.request.request_id)
-            delta = run.failed_delta(usage)
+            delta = run.failed_delta(self._usage(commit.seq_id))
         if delta.finish_reason is not None:
             self.scheduler.cancel(commit.seq_id)  # where only the answer has ended
             self._forget(commit.seq_id, run)

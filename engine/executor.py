@@ -13,7 +13,7 @@ import mlx.core as mx
 from scheduler.depth import Found
 from scheduler.round import UNKNOWN, Round, Row, Verdict
 
-from .batch import Batch, Window
+from .batch import Batch, Tables, Window
 from .certain_run import run_certain
 from .drafting.drafter import Choose, Drafter, TokensOf
 from .forward import Forward
@@ -68,6 +68,7 @@ class Executor:
         self.drafter = drafter
         self.in_order = in_order  # see Backend.runs_in_order
         self.unread = Unread()
+        self._tables = Tables()
         # Hidden states of batches without picks: of the round being launched, and of the last.
         self._unpicked: list[mx.array] = []
         self._behind: list[mx.array] = []
@@ -91,7 +92,7 @@ class Executor:
             drafts = self._propose(rows, choose)
             windows = [Window(row, drafts.get(row.seq_id, ())) for row in rows]
             for group in self.store.divide(windows):
-                batch = Batch(group, self.block_size, round_.groups)
+                batch = self._batch(group, round_)
                 for verdict in self._run_batch(batch, pick, listen):
                     verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
@@ -110,7 +111,7 @@ class Executor:
             _start(self.store.copies(round_.block_copies, round_.slot_copies))
         for rows in _split([row for row in round_.rows if not row.launched]):
             for group in self.store.divide([Window(row) for row in rows]):
-                self._launch_batch(Batch(group, self.block_size, round_.groups), begin, listen)
+                self._launch_batch(self._batch(group, round_), begin, listen)
 
     def read(self, round_: Round, take: Take) -> list[Verdict]:
         """Wait for the picks of a launched round; return verdicts in the order of its rows.
@@ -160,8 +161,12 @@ class Executor:
     def forget(self, seq_id: int) -> None:
         """A sequence has ended."""
         self.unread.forget(seq_id)
+        self._tables.forget(seq_id)
         if self.drafter is not None:
             self.drafter.forget(seq_id)
+
+    def _batch(self, windows: Sequence[Window], round_: Round) -> Batch:
+        return Batch(windows, self.block_size, round_.groups, tables=self._tables)
 
     def _propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         if self.drafter is None:

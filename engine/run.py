@@ -1,7 +1,7 @@
 """One sample of one request while it runs: what the engine keeps beside the scheduler."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler.request import FinishReason, Request
@@ -116,9 +116,11 @@ class Run:
             self.failure = None
             return replace(verdict, tokens=(), finish="error")
         self.said = fed.text
+        if fed.finish is None and fed.num_kept == len(verdict.tokens):
+            return verdict  # whole, as nearly always
         return replace(verdict, tokens=kept[: fed.num_kept], finish=fed.finish)
 
-    def delta(self, commit: Commit, usage: Usage) -> Delta:
+    def delta(self, commit: Commit, usage: Callable[[], Usage]) -> Delta:
         """Return what the client gets for ``commit``; ``usage`` goes with the last one."""
         finish = self.ended or commit.finish
         self.source.commit(commit.tokens)
@@ -143,7 +145,7 @@ class Run:
             token_ids=commit.tokens,
             logprobs=logprobs,
             finish_reason=finish,
-            usage=None if finish is None else usage,
+            usage=None if finish is None else usage(),
             error=self._error() if finish == "error" else None,
             prompt_logprobs=prompt_logprobs,
         )
