@@ -6,7 +6,10 @@ back) at the bandwidth of a device copy. Weights are random: speed alone is meas
 
     python -m benchmarks.gpu_step dense hybrid --seconds 300
 
-Where rows share a prefix the bound is that of rows which do not.
+Where rows share a prefix the bound is that of rows which do not. Before the first case: how long it
+takes to make an engine of a model that lies in memory, and until its first answer, compilation of
+kernels included. "fold": the body over windows of drafts that are recorded, after as many that are
+folded in, over the same windows written at once; in turns, by pairs.
 """
 
 import argparse
@@ -24,12 +27,15 @@ from mlx_lm.generate import BatchGenerator
 from mlx_lm.models import qwen3, qwen3_5
 
 from engine import Engine, SamplingParams
+from engine.batch import Batch, Window
 from engine.build import build_parts
 from engine.drafting.drafter import Drafter
 from engine.drafting.plan import DrafterPlan
 from engine.options import EngineOptions
+from engine.view import BatchView
 from scheduler.round import Row
 
+from .pairs import measure_pairs
 from .shapes import DENSE_06B, HYBRID_08B, as_loaded, twin
 
 DENSE_4B = DENSE_06B | {  # Qwen3-4B
@@ -50,6 +56,7 @@ HYBRID_4B = HYBRID_08B | {  # Qwen3.5-4B
 BYTES_PER_SECOND = 4.3e12
 STEPS = 24
 WARM_UP = 6
+PAIRS = 9
 MOST_TOKENS = 400  # of a request: the first ones decode while the last ones are read
 
 
@@ -184,8 +191,83 @@ def measure_mlx_lm(model: Any, rows: int, context: int) -> dict[str, float]:
     }
 
 
+class Windows:
+    """Windows of one engine's body, launched by hand: drafts recorded, or all tokens certain."""
+
+    def __init__(self, engine: Engine, rows: int, context: int, drafts: int) -> None:
+        self.executor = engine.parts.executor
+        size = engine.parts.options.block_size
+        blocks = -(-(context + drafts + 1) // size)
+        self.tables = [tuple(range(1 + n * blocks, 1 + (n + 1) * blocks)) for n in range(rows)]
+        self.drafts = tuple(range(11, 11 + drafts))
+        self.context = context
+        self.block_size = size
+
+    def launch(self, *, records: bool, fold: int) -> None:
+        """Run one window of each row after ``fold`` drafts of the last; do not wait for it."""
+        certain = (5,) if records else (5, *self.drafts)
+        windows = [
+            Window(
+                Row(number, certain, self.context, table, slot=number + 1, fold=fold),
+                self.drafts if records else (),
+            )
+            for number, table in enumerate(self.tables)
+        ]
+        batch = Batch(windows, self.block_size, keep_order=True)
+        caches = self.executor.store.open(BatchView(batch))
+        mx.async_eval(self.executor.forward.hidden(batch.tokens(), caches))  # type: ignore[no-untyped-call]
+
+    def seconds(self, *, records: bool) -> float:
+        """Time a window of many that follow each other."""
+        fold = len(self.drafts) if records else 0
+        for _ in range(WARM_UP):
+            self.launch(records=records, fold=fold)
+        mx.synchronize()
+        started = time.perf_counter()
+        for _ in range(STEPS):
+            self.launch(records=records, fold=fold)
+        mx.synchronize()
+        return (time.perf_counter() - started) / STEPS
+
+
+def measure_fold(engine: Engine, rows: int, context: int, drafts: int) -> dict[str, float]:
+    """A window whose drafts are recorded and folded in over the same window written at once."""
+    windows = Windows(engine, rows, context, drafts)
+    ratio = measure_pairs(
+        lambda: windows.seconds(records=True), lambda: windows.seconds(records=False), PAIRS
+    )
+    return {
+        "step_ms": ratio.ours * 1e3,
+        "at_once_ms": ratio.theirs * 1e3,
+        "ratio": ratio.ratio,
+        "low": ratio.low,
+        "high": ratio.high,
+    }
+
+
+def report_start(kind: str, model: Any) -> None:
+    """Make an engine and let it answer, in a process that has compiled nothing yet."""
+    started = time.perf_counter()
+    engine = make_engine(kind, model, "cuda", rows=8, context=256, drafts=0)
+    made = time.perf_counter() - started
+    params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=0.0)
+    for _ in engine.generate(make_prompts(8, 256), params):
+        pass
+    answered = time.perf_counter() - started
+    line = {
+        "benchmark": "gpu_start",
+        "shape": f"{kind}-4b",
+        "made_s": round(made, 2),
+        "first_answers_s": round(answered, 2),
+    }
+    print(json.dumps(line), flush=True)
+
+
 class Case(NamedTuple):
-    """One measurement; ``context`` tokens of each row follow ``prefix`` that all share."""
+    """One measurement; ``context`` tokens of each row follow ``prefix`` that all share.
+
+    ``side``: ours ("cuda"), theirs, or what recording and folding drafts costs ("fold").
+    """
 
     side: str
     rows: int
@@ -204,6 +286,7 @@ CASES = [  # what matters most first
     Case("mlx-lm", 32, 256),
     Case("cuda", 64, 4096),
     Case("cuda", 8, 256, drafts=1),
+    Case("fold", 8, 256, drafts=3),
     Case("cuda", 8, 256, drafts=7),
     Case("cuda", 32, 256, drafts=3),
     Case("mlx-lm", 64, 256),
@@ -216,8 +299,12 @@ def report(kind: str, model: Any, case: Case) -> None:
     if side == "mlx-lm":
         figures = measure_mlx_lm(twin(model), rows, context)
     else:
-        engine = make_engine(kind, model, side, rows=rows, context=whole, drafts=drafts)
-        figures = measure_engine(engine, make_prompts(rows, context, prefix))
+        backend = "cuda" if side == "fold" else side
+        engine = make_engine(kind, model, backend, rows=rows, context=whole, drafts=drafts)
+        if side == "fold":
+            figures = measure_fold(engine, rows, context, drafts)
+        else:
+            figures = measure_engine(engine, make_prompts(rows, context, prefix))
     bound = bound_ms(kind, model, rows, whole, drafts + 1)
     line = {
         "benchmark": "gpu_step",
@@ -227,7 +314,7 @@ def report(kind: str, model: Any, case: Case) -> None:
         "context": context,
         "prefix": prefix,
         "window": drafts + 1,
-        **{name: round(value, 3) for name, value in figures.items()},
+        **{name: round(value, 4) for name, value in figures.items()},
         "bound_ms": round(bound, 3),
         "of_bound": round(bound / figures["step_ms"], 3),
     }
@@ -242,6 +329,7 @@ def main() -> None:
     started = time.perf_counter()
     for number, kind in enumerate(arguments.kinds, 1):
         model = build_model(kind)
+        report_start(kind, model)
         for case in CASES:
             if time.perf_counter() - started > arguments.seconds * number / len(arguments.kinds):
                 break
