@@ -8,7 +8,7 @@ from ..attention.paged import InPages, PagedCache
 from ..pages import PageShape
 from ..spans import Span
 from ..view import BatchView
-from . import page_writes, paged_attention, prompt_attention, shared_prefix
+from . import long_windows, page_writes, paged_attention, prompt_attention, shared_prefix
 from .device import on_device
 from .shared_rows import SharedRows
 from .window import WindowArrays, window_arrays
@@ -228,6 +228,43 @@ class CudaPagedCache(PagedCache):
         )
         self.done = [out]
         return out
+
+    @property
+    def takes_heads(self) -> bool:
+        """Whether ``attend_heads`` takes this window."""
+        return not self.takes_projected and self.layer.cause is None
+
+    def attend_heads(
+        self,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        preparation: paged_attention.HeadPreparation,
+        scale: float,
+    ) -> mx.array:
+        """Prepare heads as projections leave them, (rows, width, heads, dim), write and attend.
+
+        Returns (rows, width, query heads, dim).
+        """
+        prepared, self._written = long_windows.prepare_heads(
+            self.pages,
+            self.window,
+            preparation,
+            queries=queries,
+            keys=keys,
+            values=values,
+            limits=self.layer.limits,
+        )
+        self.done = [self._written]
+        out = prompt_attention.attend_prompt(
+            self.pages,
+            self.window,
+            prepared.transpose(0, 2, 1, 3),
+            self._written,
+            limits=self.layer.limits,
+            scale=self.layer.scale(scale),
+        )
+        return out.transpose(0, 2, 1, 3)
 
     def num_counters(self, num_heads: int) -> int:
         """How many counters a launch for ``num_heads`` query heads needs."""

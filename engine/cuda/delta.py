@@ -1,4 +1,4 @@
-"""Launches of the gated-delta kernels."""
+"""What gated-delta kernels take, and the launch for short windows (others: delta_prompt.py)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from .source import Kernel, Template
 
 MAX_WIDTH = 9  # tokens of a window that runs in one launch
 THREADS = 256
-TOKENS = 16  # of a prompt that a block takes at a time
 MAX_STATE = 24 * 32 * 32  # numbers of a head's state that 256 threads hold in registers
 SOURCES = ("warp.cuh", "delta_rule.cuh")
 POOLS = ("state", "history", "keys", "deltas", "decays")
@@ -33,16 +32,6 @@ WINDOW = f"""{SETUP}{SET_WEIGHTS}
       {{mixed, mixed_strides[0], mixed_strides[1]}}, {{gate, gate_strides[0], gate_strides[1]}},
       {{b, b_strides[0], b_strides[1]}}, {{a, a_strides[0], a_strides[1]}},
       columns, weights, rows, rows_shape[1], mixed_shape[1], pools, out}});
-"""
-PREPARE = f"""{SETUP}{SET_WEIGHTS}
-  prepare_tokens<S, TOKENS>(
-      mixed, a, b, weights, rows, rows_shape[1], mixed_shape[1], pools, {{q, k, v, decay, beta}});
-"""
-RUN = f"""{SETUP}
-  const PreparedTokens<S> prepared{{
-      const_cast<T*>(q), const_cast<T*>(k), const_cast<T*>(v), const_cast<float*>(decay),
-      const_cast<float*>(beta)}};
-  run_tokens<S, TOKENS>(mixed, prepared, rows, rows_shape[1], mixed_shape[1], pools, out);
 """
 
 
@@ -129,7 +118,7 @@ def layer_weights(module: Any) -> dict[str, mx.array]:
     }
 
 
-def _pools(slots: Slots) -> list[mx.array]:
+def pools_of(slots: Slots) -> list[mx.array]:
     """The pools in the kernels' order; without records any array stands in their place."""
     return [slots.pools.get(name, slots.pools["state"]) for name in POOLS]
 
@@ -156,7 +145,7 @@ def run_window(
     """
     count, width = mixed.shape[:2]
     return _window_kernel(shape)(
-        [mixed, gate, a, b, columns, *(weights[name] for name in WEIGHTS), rows, *_pools(slots)],
+        [mixed, gate, a, b, columns, *(weights[name] for name in WEIGHTS), rows, *pools_of(slots)],
         (shape.num_value_heads, count, 1),
         [(count, width, shape.num_value_heads, shape.value_dim)],
         [shape.dtype],
@@ -180,62 +169,3 @@ def _window_kernel(shape: DeltaShape) -> Kernel:
         shared_memory=4 * (inputs * shape.channels + tokens + records),
         contiguous=False,
     )
-
-
-def run_prompt(
-    shape: DeltaShape,
-    slots: Slots,
-    weights: Mapping[str, mx.array],
-    rows: mx.array,
-    *,
-    mixed: mx.array,
-    a: mx.array,
-    b: mx.array,
-) -> mx.array:
-    """Run windows of any length, all of whose tokens are certain; see ``run_window``.
-
-    Returns the recurrence's output before the gated norm, (rows, width, value heads, value dim).
-    """
-    count, width, _ = mixed.shape
-    keys = (count, width, shape.num_key_heads, shape.key_dim)
-    values = (count, width, shape.num_value_heads, shape.value_dim)
-    prepare, run = _prompt_kernels(shape)
-    prepared = prepare(
-        [mixed, a, b, *(weights[name] for name in WEIGHTS), rows, *_pools(slots)],
-        (-(-width // TOKENS), shape.num_value_heads, count),
-        [keys, keys, values, values[:3], values[:3]],
-        [shape.dtype, shape.dtype, shape.dtype, mx.float32, mx.float32],
-    )
-    return run(
-        [mixed, *prepared, rows, *_pools(slots)],
-        (shape.num_value_heads * (shape.value_dim // 32), count, 1),
-        [values],
-        [shape.dtype],
-    )[0]
-
-
-@cache
-def _prompt_kernels(shape: DeltaShape) -> tuple[Kernel, Kernel]:
-    template: Template = [*shape.template(), ("TOKENS", TOKENS)]
-    prepare = Kernel(
-        "prepare_tokens",
-        (*SOURCES, "delta_prompt.cuh"),
-        PREPARE,
-        ("mixed", "a", "b", *WEIGHTS, "rows", *POOLS),
-        ("q", "k", "v", "decay", "beta"),
-        template=template,
-        threads=THREADS,
-        shared_memory=4 * TOKENS * shape.channels,
-    )
-    run = Kernel(
-        "run_tokens",
-        (*SOURCES, "delta_prompt.cuh"),
-        RUN,
-        ("mixed", "q", "k", "v", "decay", "beta", "rows", *POOLS),
-        ("out",),
-        template=template,
-        threads=THREADS,
-        blocks=3,
-        shared_memory=4 * 2 * TOKENS * (2 * shape.key_dim + 32 + 2),
-    )
-    return prepare, run

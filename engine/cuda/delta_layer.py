@@ -9,7 +9,7 @@ from ..layers import Layer
 from ..recurrence.windows import FusedWindow
 from ..slots import Slots
 from ..view import BatchView
-from . import delta, delta_columns
+from . import delta, delta_columns, delta_prompt
 from .device import on_device
 from .page_writes import copy_pieces
 
@@ -96,19 +96,29 @@ class CudaDeltaWindow(FusedWindow):
     def run(self, module: Any, qkv: mx.array, z: mx.array, b: mx.array, a: mx.array) -> mx.array:
         """Return the normed output, (rows, width, value heads, value dim)."""
         layer = self.layer
-        shared = (layer.shape, layer.slots, layer.weights, self.rows)
-        if self.width <= delta.MAX_WIDTH:
-            columns = layer.apart
-            normed = delta.run_window(*shared, columns=columns, mixed=qkv, gate=z, a=a, b=b)
-            self.done = [normed]
-            return normed
-        assert self.view is not None
-        has_drafts = any(window.drafts for window in self.view.batch.windows)
-        assert not has_drafts, f"drafts in a window of more than {delta.MAX_WIDTH} tokens"
-        read = delta.run_prompt(*shared, mixed=qkv, a=a, b=b)
-        self.done = [read]
-        out: mx.array = module.norm(read, z)
-        return out
+        is_short = self.width <= delta.MAX_WIDTH
+        if not is_short:
+            assert self.view is not None
+            has_drafts = any(window.drafts for window in self.view.batch.windows)
+            assert not has_drafts, f"drafts in a window of more than {delta.MAX_WIDTH} tokens"
+        is_chunked = not is_short and delta_prompt.takes_chunks(layer.shape)
+        launch = delta_prompt.run_chunks if is_chunked else delta_prompt.run_tokens
+        out = (delta.run_window if is_short else launch)(
+            layer.shape,
+            layer.slots,
+            layer.weights,
+            self.rows,
+            columns=layer.apart,
+            mixed=qkv,
+            gate=z,
+            a=a,
+            b=b,
+        )
+        self.done = [out]
+        if is_short or is_chunked:
+            return out
+        normed: mx.array = module.norm(out, z)
+        return normed
 
 
 def delta_rows(view: BatchView) -> mx.array:
@@ -123,18 +133,22 @@ def delta_rows(view: BatchView) -> mx.array:
 
 def delta_table(view: BatchView, most: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     """``delta_rows`` before it goes to the device, with room for ``most`` captures a row."""
-    table = np.zeros((len(view.rows), 7 + 2 * most), np.int32)
-    lines = zip(table, view.rows, view.slots, view.batch.lengths, strict=True)
-    for line, row, target, length in lines:
-        line[:7] = (
+    rows = view.rows
+    table = np.zeros((len(rows), 7 + 2 * most), np.int32)
+    table[:, :7] = [
+        (
             row.slot or 0,
             target,
             row.start == 0,
             row.fold,
             len(row.tokens),
-            length,
+            0,
             len(row.captures),
         )
+        for row, target in zip(rows, view.slots, strict=True)
+    ]
+    table[:, 5] = view.batch.lengths
+    for line, row in zip(table, rows, strict=True):
         for number, capture in enumerate(row.captures):
             steps = capture.position - (row.start - row.fold)
             line[7 + 2 * number : 9 + 2 * number] = steps, capture.slot

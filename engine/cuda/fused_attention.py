@@ -10,7 +10,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import llama, qwen3, qwen3_moe, qwen3_next
 
-from . import fusing, product
+from . import fusing, long_windows, product
 from .device import on_device
 from .paged_attention import HeadPreparation, Projection
 from .rotary import inverse_frequencies
@@ -75,3 +75,20 @@ class FusedAttention:
         projected = fusing.multiply(x, weights, norm=norm)
         out = cache.attend_projected(projected, self.projection, self.preparation, module.scale)
         return fusing.multiply(out, module.o_proj.weight, residual=x)
+
+    def run_long(self, x: mx.array, norm: nn.RMSNorm, cache: Any) -> mx.array:
+        """Do the same over many rows."""
+        module, at = self.module, self.projection
+        normed = norm(x)
+        heads = (*x.shape[:2], -1, at.head_dim)
+        queries = module.q_proj(normed).reshape(*x.shape[:2], at.num_heads, at.query_stride)
+        out = cache.attend_heads(
+            queries[..., : at.head_dim],
+            module.k_proj(normed).reshape(heads),
+            module.v_proj(normed).reshape(heads),
+            self.preparation,
+            module.scale,
+        )
+        if at.gated:
+            out = long_windows.gated(out, queries[..., at.head_dim :])
+        return long_windows.add_product(x, out, module.o_proj)

@@ -1,11 +1,12 @@
 """Decoder blocks whose few rows run in five launches instead of some twenty.
 
 A block is norm, attention or gated delta, residual, norm, feed-forward, residual; each of its two
-halves is fused where the kernels take it, and runs as mlx-lm wrote it where not, as it does for
-prompts: what has many rows is not bound by launches.
+halves is fused where the kernels take it, and runs as mlx-lm wrote it where not. Over many rows a
+library multiplies, and kernels do what lies between (long_windows.py).
 """
 
 import logging
+import os
 from collections import Counter
 from typing import Any
 
@@ -22,6 +23,7 @@ from .fused_delta import FusedDelta
 from .fused_feed_forward import FusedFeedForward
 
 logger = logging.getLogger("octavo")
+TRIAL = "OCTAVO_TRIAL" in os.environ
 
 BLOCKS = (  # h = x + mix(norm(x)); h + mlp(norm(h))
     llama.TransformerBlock,
@@ -43,11 +45,31 @@ class FusedBlock(nn.Module):
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """Run the window of ``cache`` over ``x``, (rows, width, hidden)."""
         if not (fusing.is_few(x) or self.any_rows):
+            if x.dtype == mx.bfloat16 and TRIAL:
+                return self._run_long(x, mask, cache)
             whole: mx.array = super().__call__(x, mask, cache)
             return whole
         h = self._mix(x, mask, cache)
         if self.feed_forward is not None:
             return self.feed_forward.run(h, self.norms[1])
+        out: mx.array = h + self.mlp(self.post_attention_layernorm(h))
+        return out
+
+    def _run_long(self, x: mx.array, mask: Any, cache: Any) -> mx.array:
+        """Many rows: what lies between a library's products by kernels, where they take it."""
+        mixer = self.mixer
+        takes = (
+            (isinstance(cache, CudaPagedCache) and cache.takes_heads)
+            if isinstance(mixer, FusedAttention)
+            else isinstance(mixer, FusedDelta) and isinstance(cache, CudaDeltaWindow)
+        )
+        if mixer is not None and takes:
+            h = mixer.run_long(x, self.input_layernorm, cache)
+        else:
+            module = self.linear_attn if "linear_attn" in self else self.self_attn
+            h = x + module(self.input_layernorm(x), mask, cache)
+        if self.feed_forward is not None:
+            return self.feed_forward.run_long(h, self.post_attention_layernorm)
         out: mx.array = h + self.mlp(self.post_attention_layernorm(h))
         return out
 

@@ -7,7 +7,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import qwen3_5, qwen3_next
 
-from . import delta_columns, fusing, product
+from . import delta_columns, fusing, long_windows, product
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,6 +18,7 @@ class FusedDelta:
     projections: tuple[Any, ...]
     joined: mx.array | None  # weights of the last projections, too narrow to stand alone
     columns: mx.array
+    gates: mx.array | None = None  # weights of b and a, where they are products of their own
 
     @classmethod
     def of(cls, module: Any) -> "FusedDelta | str":
@@ -47,7 +48,12 @@ class FusedDelta:
             if not product.takes(joined):
                 return f"{joined.shape[0]} columns of gates"
         cause = fusing.why_not([*projections, module.out_proj])
-        return cls(module, projections, joined, columns) if cause is None else cause
+        if cause is not None:
+            return cause
+        gates = joined
+        if narrow and gates is None:
+            gates = mx.concatenate([one.weight for one in narrow])
+        return cls(module, projections, joined, columns, gates)
 
     def run(self, x: mx.array, norm: product.Norm, cache: Any) -> mx.array:
         """Return x plus what the module makes of its norm, (rows, width, hidden)."""
@@ -58,3 +64,16 @@ class FusedDelta:
         read = cache.run_projected(projected, self.columns)
         flat = read.reshape(*x.shape[:2], -1)
         return fusing.multiply(flat, self.module.out_proj.weight, residual=x)
+
+    def run_long(self, x: mx.array, norm: nn.RMSNorm, cache: Any) -> mx.array:
+        """Do the same over many rows."""
+        module = self.module
+        normed = norm(x)
+        if self.gates is None:
+            out: mx.array = x + module(normed, None, cache)
+            return out
+        b, a = mx.split(normed @ self.gates.T, 2, axis=-1)
+        z = module.in_proj_z(normed)
+        z = z.reshape(*x.shape[:2], module.num_v_heads, module.head_v_dim)
+        read = cache.run(module, module.in_proj_qkv(normed), z, b, a)
+        return long_windows.add_product(x, read.reshape(*x.shape[:2], -1), module.out_proj)

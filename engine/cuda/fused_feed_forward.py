@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
+from mlx import nn
 from mlx_lm.models import llama, qwen3, qwen3_next
 
-from . import fusing, product
+from . import fusing, long_windows, product
 
 KINDS = (qwen3.MLP, qwen3_next.Qwen3NextMLP, llama.MLP)  # silu(gate) * up
 
@@ -32,3 +33,10 @@ class FusedFeedForward:
         weights = [module.gate_proj.weight, module.up_proj.weight]
         active = fusing.multiply(x, weights, norm=norm, swiglu=True)
         return fusing.multiply(active, module.down_proj.weight, residual=x)
+
+    def run_long(self, x: mx.array, norm: nn.RMSNorm) -> mx.array:
+        """Do the same over many rows."""
+        module = self.module
+        normed = norm(x)
+        active = long_windows.swiglu(module.gate_proj(normed), module.up_proj(normed))
+        return long_windows.add_product(x, active, module.down_proj)

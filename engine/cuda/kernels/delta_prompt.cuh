@@ -1,6 +1,52 @@
 // A long window (a prompt's chunk) of a gated-delta layer, without drafts, in two kernels: what is
 // independent of the state, for all tokens at once; then the recurrence, token by token, exactly as
-// the window kernel runs it. The gated norm follows in MLX operations.
+// the window kernel runs it. The gated norm follows in MLX operations. Kernels of other forms share
+// what is said of a prompt here.
+
+template <typename S>
+struct DeltaPrompt {
+  using T = typename S::T;
+  Projected<T> mixed;       // q, k, v before the convolution
+  Projected<T> gate, b, a;  // gate: z
+  const int* columns;       // (6, 3), of q, k, v, gate, b, a
+  DeltaWeights weights;
+  const int* rows;
+  int row_columns, width;
+  DeltaPools<S> pools;
+
+  // Channel c of a head, at the window's first token.
+  __device__ const T* channel(int number, int head, int c) const {
+    const int part = c < S::DK ? 0 : c < 2 * S::DK ? 1 : 2;  // of q, k, v
+    const int members = S::HV / S::HK;
+    return mixed.of(number, head / members, head % members, columns + 3 * part) + c - part * S::DK;
+  }
+};
+
+// Keeps the convolution's inputs before each capture and before the end, of one head.
+template <typename S>
+__device__ void keep_inputs(
+    const DeltaPrompt<S>& all, const DeltaRow& row, int number, int head) {
+  using T = typename S::T;
+  const T* history = all.pools.history(row.source, head);
+  T* new_history = all.pools.history(row.target, head);
+  for (int c = threadIdx.x; c < S::CHANNELS; c += blockDim.x) {
+    const T* from = all.channel(number, head, c);
+    auto input = [&](int i) {  // number i counted from the first that the slot keeps
+      const int t = i - row.fold - S::BEFORE;
+      if (t >= 0) return from[t * all.mixed.time];
+      return row.fresh ? static_cast<T>(0.f) : history[i * S::CHANNELS + c];
+    };
+    for (int n = 0; n < row.num_captures; n++)
+      for (int j = 0; j < S::BEFORE; j++)
+        all.pools.history(row.captures[2 * n + 1], head)[j * S::CHANNELS + c] =
+            input(row.captures[2 * n] + j);
+    T kept[S::BEFORE];
+#pragma unroll
+    for (int j = 0; j < S::BEFORE; j++) kept[j] = input(row.fold + row.length + j);
+#pragma unroll
+    for (int j = 0; j < S::BEFORE; j++) new_history[j * S::CHANNELS + c] = kept[j];
+  }
+}
 
 template <typename S>
 struct PreparedTokens {  // what the recurrence takes, in global memory
@@ -14,31 +60,28 @@ struct PreparedTokens {  // what the recurrence takes, in global memory
 
 // Grid: (ceil(width / TOKENS), value heads, rows); 256 threads.
 template <typename S, int TOKENS>
-__device__ void prepare_tokens(
-    const typename S::T* mixed, const typename S::T* a, const typename S::T* b,
-    const DeltaWeights& weights, const int* rows, int row_columns, int width,
-    const DeltaPools<S>& pools, const PreparedTokens<S>& to) {
+__device__ void prepare_tokens(const DeltaPrompt<S>& all, const PreparedTokens<S>& to) {
   using T = typename S::T;
   constexpr int THREADS = 256;
   extern __shared__ __align__(16) float shared[];  // (TOKENS, CHANNELS)
   const int head = blockIdx.y, number = blockIdx.z, begin = blockIdx.x * TOKENS;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int key_head = head / (S::HV / S::HK);
-  const DeltaRow row(rows, number, row_columns);
-  const long long token = (long long)number * width;
+  const int key_head = head / (S::HV / S::HK), member = head % (S::HV / S::HK);
+  const DeltaRow row(all.rows, number, all.row_columns);
+  const long long token = (long long)number * all.width;
   const int end = min(row.length, begin + TOKENS);
-  const T* history = pools.history(row.source, head) + row.fold * S::CHANNELS;
+  const T* history = all.pools.history(row.source, head) + row.fold * S::CHANNELS;
 
   for (int c = threadIdx.x; c < S::CHANNELS; c += THREADS) {
     const int channel = channel_of<S>(head, c);
+    const T* from = all.channel(number, head, c);
     float weight[S::TAPS], x[S::TAPS];
     auto input = [&](int i) {  // the convolution's input number i; the window's first is BEFORE
-      if (i >= S::BEFORE)
-        return static_cast<float>(mixed[(token + i - S::BEFORE) * S::ALL_CHANNELS + channel]);
+      if (i >= S::BEFORE) return static_cast<float>(from[(i - S::BEFORE) * all.mixed.time]);
       return row.fresh ? 0.f : static_cast<float>(history[i * S::CHANNELS + c]);
     };
 #pragma unroll
-    for (int j = 0; j < S::TAPS; j++) weight[j] = weights.convolution[channel * S::TAPS + j];
+    for (int j = 0; j < S::TAPS; j++) weight[j] = all.weights.convolution[channel * S::TAPS + j];
 #pragma unroll
     for (int j = 0; j < S::BEFORE; j++) x[j + 1] = begin < end ? input(begin + j) : 0.f;
     for (int t = begin; t < end; t++) {
@@ -49,13 +92,16 @@ __device__ void prepare_tokens(
     }
   }
   if (begin + (int)threadIdx.x < end) {
-    const long long at = (token + begin + threadIdx.x) * S::HV + head;
+    const int t = begin + threadIdx.x;
+    const T* a = all.a.of(number, key_head, member, all.columns + 15) + t * all.a.time;
+    const T* b = all.b.of(number, key_head, member, all.columns + 12) + t * all.b.time;
+    const long long at = (token + t) * S::HV + head;
     to.decay[at] = decay_of(
-        static_cast<float>(a[at]), weights.dt_bias[head], weights.decay_rates[head]);
-    to.beta[at] = sigmoid(static_cast<float>(b[at]));
+        static_cast<float>(*a), all.weights.dt_bias[head], all.weights.decay_rates[head]);
+    to.beta[at] = sigmoid(static_cast<float>(*b));
   }
   __syncthreads();
-  const bool writes_keys = head % (S::HV / S::HK) == 0;  // one value head of each key head
+  const bool writes_keys = member == 0;  // one value head of each key head
   for (int i = warp; writes_keys && i < 2 * (end - begin); i += THREADS / 32) {
     const bool is_query = i % 2 == 0;
     const float* x = shared + i / 2 * S::CHANNELS + (is_query ? 0 : S::DK);
@@ -78,8 +124,7 @@ __device__ void prepare_tokens(
 // TOKENS are loaded into registers while the one before is worked on.
 template <typename S, int TOKENS>
 __device__ void run_tokens(
-    const typename S::T* mixed, const PreparedTokens<S>& from, const int* rows, int row_columns,
-    int width, const DeltaPools<S>& pools, typename S::T* out) {
+    const DeltaPrompt<S>& all, const PreparedTokens<S>& from, typename S::T* out) {
   using T = typename S::T;
   constexpr int THREADS = 256, SLICES = S::DV / 32;
   constexpr int KEYS = (TOKENS * S::DK + THREADS - 1) / THREADS, VALUES = TOKENS * 32 / THREADS;
@@ -92,8 +137,9 @@ __device__ void run_tokens(
   const int head = blockIdx.x / SLICES, slice = blockIdx.x % SLICES, number = blockIdx.y;
   const int key_head = head / (S::HV / S::HK), warp = threadIdx.x / 32;
   const int first = slice * 32 + warp * 4;
-  const DeltaRow row(rows, number, row_columns);
-  const long long token = (long long)number * width;
+  const DeltaRow row(all.rows, number, all.row_columns);
+  const DeltaPools<S>& pools = all.pools;
+  const long long token = (long long)number * all.width;
   const long long read_from = pools.index(row.source, head);
 
   StateRows<S, 1> state;
@@ -180,25 +226,5 @@ __device__ void run_tokens(
   }
   state.store(pools.state(row.target, head), first);
 
-  // The convolution's inputs before each capture and before the end; slice 0 does it for the head.
-  if (slice != 0) return;
-  const T* history = pools.history(row.source, head);
-  T* new_history = pools.history(row.target, head);
-  for (int c = threadIdx.x; c < S::CHANNELS; c += THREADS) {
-    const int channel = channel_of<S>(head, c);
-    auto input = [&](int i) {  // number i counted from the first that the slot keeps
-      const int t = i - row.fold - S::BEFORE;
-      if (t >= 0) return mixed[(token + t) * S::ALL_CHANNELS + channel];
-      return row.fresh ? static_cast<T>(0.f) : history[i * S::CHANNELS + c];
-    };
-    for (int n = 0; n < row.num_captures; n++)
-      for (int j = 0; j < S::BEFORE; j++)
-        pools.history(row.captures[2 * n + 1], head)[j * S::CHANNELS + c] =
-            input(row.captures[2 * n] + j);
-    T kept[S::BEFORE];
-#pragma unroll
-    for (int j = 0; j < S::BEFORE; j++) kept[j] = input(row.fold + row.length + j);
-#pragma unroll
-    for (int j = 0; j < S::BEFORE; j++) new_history[j * S::CHANNELS + c] = kept[j];
-  }
+  if (slice == 0) keep_inputs(all, row, number, head);
 }

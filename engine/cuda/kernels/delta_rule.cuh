@@ -65,6 +65,20 @@ struct DeltaRow {
   }
 };
 
+// One of the projections' outputs, (rows, time, columns) with any strides but the last. Where a head's
+// numbers begin is affine in its key head and in its number among that one's value heads: so outputs
+// that lie apart, side by side, or interleaved by key head (Qwen3-Next) are read where they are.
+template <typename T>
+struct Projected {
+  const T* data;
+  long long row, time;
+
+  // ``columns``: the first, how much further a key head is, and a value head of the same key head.
+  __device__ const T* of(int number, int key_head, int member, const int* columns) const {
+    return data + number * row + columns[0] + key_head * columns[1] + member * columns[2];
+  }
+};
+
 // What a layer computes with, in float32.
 struct DeltaWeights {
   const float* convolution;  // (ALL_CHANNELS, TAPS)
@@ -100,10 +114,13 @@ __device__ __forceinline__ float norm_factor(float sum_of_squares, bool is_query
   return is_query ? factor * rsqrtf((float)S::DK) : factor;
 }
 
-__device__ __forceinline__ float decay_of(float a, float dt_bias, float rate) {
+__device__ __forceinline__ float log_decay_of(float a, float dt_bias, float rate) {
   const float x = a + dt_bias;
   const float softplus = x > 20.f ? x : log1pf(expf(x));
-  return expf(-rate * softplus);
+  return -rate * softplus;
+}
+__device__ __forceinline__ float decay_of(float a, float dt_bias, float rate) {
+  return expf(log_decay_of(a, dt_bias, rate));
 }
 
 template <typename S>

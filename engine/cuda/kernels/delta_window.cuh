@@ -7,20 +7,6 @@
 // and written once, whatever was accepted or rejected. The slots' memory is laid out so that each
 // block reads and writes its own part alone (delta_rule.cuh).
 
-// One of the projections' outputs, (rows, time, columns) with any strides but the last. Where a head's
-// numbers begin is affine in its key head and in its number among that one's value heads: so outputs
-// that lie apart, side by side, or interleaved by key head (Qwen3-Next) are read where they are.
-template <typename T>
-struct Projected {
-  const T* data;
-  long long row, time;
-
-  // ``columns``: the first, how much further a key head is, and a value head of the same key head.
-  __device__ const T* of(int number, int key_head, int member, const int* columns) const {
-    return data + number * row + columns[0] + key_head * columns[1] + member * columns[2];
-  }
-};
-
 template <typename S, int WIDTH>
 struct DeltaWindow {
   using T = typename S::T;
