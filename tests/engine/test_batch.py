@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch import Batch, Window
+from engine.batch import Batch, Tables, Window
 from engine.spans import MAX_GATHER_OVERHEAD
 from scheduler.round import Row
 
@@ -94,3 +94,20 @@ def test_drafts_belong_to_the_window_and_to_the_blocks_it_uses() -> None:
 
     assert np.array(batch.tokens()).tolist() == [[7, 8, 9]]
     assert np.array(batch.places(1, NUM_BLOCKS)).tolist() == [[[23, 24, 25]]]
+
+
+def test_tables_kept_between_rounds_are_those_of_the_rows_as_they_are() -> None:
+    tables = Tables()
+    rounds = [((3, 4), (7, 8, 9)), ((3, 4, 6), (7, 8, 9)), ((3, 5, 6), (7, 2, 9))]
+    for plan in rounds:
+        rows = [
+            Row(number, (1,), 16 * len(blocks) - 1, blocks) for number, blocks in enumerate(plan)
+        ]
+        windows = [Window(row) for row in rows]
+        fresh = Batch(windows, 16, keep_order=True)
+        kept = Batch(windows, 16, keep_order=True, tables=tables)
+        assert np.array_equal(kept.blocks, fresh.blocks)
+    again = tables.of(rows[0])
+    assert tables.of(rows[0]) is again
+    tables.forget(0)
+    assert tables.of(rows[0]) is not again
