@@ -45,7 +45,8 @@ class Output:
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
         """Begin to pick a token for each wanted position; what is picked stays on the device."""
         draws: list[Draw] = []
-        for window, _ in groupby(wanted, key=lambda want: want.window):
+        for _, group in groupby(wanted, key=lambda want: id(want.window)):
+            window = next(group).window
             run = self._runs[window.row.seq_id]
             ahead = window.row.tokens == (UNKNOWN,)
             draws += [run.draw_ahead()] if ahead else run.draws(window.drafts)

@@ -72,6 +72,8 @@ class CompiledBody:
         """Return (rows, width, hidden) after the final norm."""
         view = _view_of(caches)
         if not self._is_fit or view is None or not _is_short(view):
+            if view is not None:
+                tokens = on_device(tokens)[: tokens.size].reshape(tokens.shape)
             return self._run(tokens, caches)
         batch = view.batch
         num_rows = next(count for count in ROW_STEPS if count >= batch.size)

@@ -91,4 +91,4 @@ class FusedAttention:
         )
         if at.gated:
             out = long_windows.gated(out, queries[..., at.head_dim :])
-        return long_windows.add_product(x, out, module.o_proj)
+        return long_windows.add_product(x, out.reshape(*x.shape[:2], -1), module.o_proj)
