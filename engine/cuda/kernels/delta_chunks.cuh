@@ -130,18 +130,19 @@ __device__ __forceinline__ void convolve_chunk(
     const int pitch = part == 2 ? ChunkRoom<S>::VALUES : ChunkRoom<S>::KEYS;
 #pragma unroll
     for (int j = 0; j < 16; j++) {
-      float low[S::TAPS], high[S::TAPS];
+      float2 y = make_float2(0.f, 0.f);
+      if (first + j < bounds.end) {
 #pragma unroll
-      for (int tap = 0; tap < S::TAPS; tap++) {
-        const float2 pair = __bfloat1622float2(x[j + tap]);
-        low[tap] = pair.x;
-        high[tap] = pair.y;
+        for (int tap = 0; tap < S::TAPS; tap++) {
+          const float2 pair = __bfloat1622float2(x[j + tap]);
+          y.x = fmaf(weight[0][tap], pair.x, y.x);
+          y.y = fmaf(weight[1][tap], pair.y, y.y);
+        }
+        y.x = fminf(__fdividef(y.x, 1.f + __expf(-y.x)), HIGHEST);  // silu
+        y.y = fminf(__fdividef(y.y, 1.f + __expf(-y.y)), HIGHEST);
       }
-      const float y[2] = {
-          silu_of_convolution<S>(low, weight[0]), silu_of_convolution<S>(high, weight[1])};
-      const bool is_there = first + j < bounds.end;
-      *reinterpret_cast<__half2*>(into + (first - bounds.begin + j) * pitch) = __floats2half2_rn(
-          is_there ? fminf(y[0], HIGHEST) : 0.f, is_there ? fminf(y[1], HIGHEST) : 0.f);
+      *reinterpret_cast<__half2*>(into + (first - bounds.begin + j) * pitch) =
+          __floats2half2_rn(y.x, y.y);
     }
   }
 }
@@ -332,7 +333,13 @@ __device__ void prepare_chunk(const DeltaPrompt<S>& all, const ChunkTerms<S>& to
     for (int i = 0; i < 16; i++) {
       x[i] = i == lane ? 1.f : 0.f;
 #pragma unroll
-      for (int j = 0; j < i; j++) x[i] = fmaf(-lower[i * 16 + j], x[j], x[i]);
+      for (int j = 0; j < i; j += 4) {
+        const float4 row = *reinterpret_cast<const float4*>(lower + i * 16 + j);
+        x[i] = fmaf(-row.x, x[j], x[i]);
+        if (j + 1 < i) x[i] = fmaf(-row.y, x[j + 1], x[i]);
+        if (j + 2 < i) x[i] = fmaf(-row.z, x[j + 2], x[i]);
+        if (j + 3 < i) x[i] = fmaf(-row.w, x[j + 3], x[i]);
+      }
       room.inverse[(warp * 16 + i) * Room::INVERSE + lane] = __float2half(i == lane ? 0.f : x[i]);
     }
   }
