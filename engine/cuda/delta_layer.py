@@ -97,8 +97,7 @@ class CudaDeltaWindow(FusedWindow):
         """Return the normed output, (rows, width, value heads, value dim)."""
         layer = self.layer
         is_short = self.width <= delta.MAX_WIDTH
-        if not is_short:
-            assert self.view is not None
+        if not is_short and self.view is not None:
             has_drafts = any(window.drafts for window in self.view.batch.windows)
             assert not has_drafts, f"drafts in a window of more than {delta.MAX_WIDTH} tokens"
         is_chunked = not is_short and delta_prompt.takes_chunks(layer.shape)

@@ -231,25 +231,36 @@ __device__ void run_chunks(
     state.capture(all.pools, row, row.fold + bounds.end, head);
     __syncthreads();
 
+    // the gated norm; tokens after the last are worked on as well, for sums of several to overlap
+    float2 x[TOKENS][S::DV / 64];
+    float squares[TOKENS];
 #pragma unroll
-    for (int i = 0; i < TOKENS; i++) {  // the gated norm, a token at a time
-      const int t = i * WARPS + warp;
-      if (bounds.begin + t >= bounds.end) break;
-      float2 x[S::DV / 64];
-      float squares = 0.f;
+    for (int i = 0; i < TOKENS; i++) {
+      const float* line = room.read + (i * WARPS + warp) * Room::READ + 2 * lane;
+      squares[i] = 0.f;
 #pragma unroll
       for (int j = 0; j < S::DV / 64; j++) {
-        x[j] = *reinterpret_cast<const float2*>(room.read + t * Room::READ + 2 * lane + 64 * j);
-        squares = fmaf(x[j].x, x[j].x, fmaf(x[j].y, x[j].y, squares));
+        x[i][j] = *reinterpret_cast<const float2*>(line + 64 * j);
+        squares[i] = fmaf(x[i][j].x, x[i][j].x, fmaf(x[i][j].y, x[i][j].y, squares[i]));
       }
-      const float factor = rsqrtf(warp_sum(squares) / S::DV + all.weights.epsilon);
-      T* to = out + (((long long)number * all.width + bounds.begin + t) * S::HV + head) * S::DV;
+    }
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1)
+#pragma unroll
+      for (int i = 0; i < TOKENS; i++)
+        squares[i] += __shfl_xor_sync(0xffffffffu, squares[i], offset);
+#pragma unroll
+    for (int i = 0; i < TOKENS; i++) {
+      const int t = bounds.begin + i * WARPS + warp;
+      const float factor = rsqrtf(squares[i] / S::DV + all.weights.epsilon);
+      T* to = out + (((long long)number * all.width + t) * S::HV + head) * S::DV + 2 * lane;
 #pragma unroll
       for (int j = 0; j < S::DV / 64; j++) {
         const float2 z = __bfloat1622float2(gate[i][j]);
-        *reinterpret_cast<__nv_bfloat162*>(to + 2 * lane + 64 * j) = __floats2bfloat162_rn(
-            x[j].x * factor * weight[2 * j] * z.x * sigmoid(z.x),
-            x[j].y * factor * weight[2 * j + 1] * z.y * sigmoid(z.y));
+        const __nv_bfloat162 gated = __floats2bfloat162_rn(
+            x[i][j].x * factor * weight[2 * j] * __fdividef(z.x, 1.f + __expf(-z.x)),
+            x[i][j].y * factor * weight[2 * j + 1] * __fdividef(z.y, 1.f + __expf(-z.y)));
+        if (t < bounds.end) *reinterpret_cast<__nv_bfloat162*>(to + 64 * j) = gated;
       }
     }
     bounds = next;

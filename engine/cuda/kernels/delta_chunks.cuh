@@ -283,22 +283,41 @@ __device__ void prepare_chunk(const DeltaPrompt<S>& all, const ChunkTerms<S>& to
   __syncthreads();
 
   const long long keys = to.of_key_head(number, chunk, key_head) * CHUNK * S::DK;
-  for (int i = warp; i < 2 * CHUNK; i += WARPS) {  // norms
-    __half* x = (i % 2 ? room.k : room.q) + i / 2 * Room::KEYS;
-    float squares = 0.f;
+  constexpr int TOGETHER = 4, PIECES = (S::DK + 63) / 64;
+#pragma unroll 1
+  for (int i = warp; i < 2 * CHUNK; i += TOGETHER * WARPS) {  // norms of q, then of k
+    float2 x[TOGETHER][PIECES];
+    float squares[TOGETHER] = {};
+    __half* lines[TOGETHER];
 #pragma unroll
-    for (int d = 2 * lane; d < S::DK; d += 64) {
-      const float2 pair = __half22float2(*reinterpret_cast<__half2*>(x + d));
-      squares = fmaf(pair.x, pair.x, fmaf(pair.y, pair.y, squares));
+    for (int n = 0; n < TOGETHER; n++) {
+      const int line = i + n * WARPS;
+      lines[n] = (line < CHUNK ? room.q : room.k) + line % CHUNK * Room::KEYS + 2 * lane;
+#pragma unroll
+      for (int j = 0; j < PIECES; j++) {
+        if (2 * lane + 64 * j >= S::DK) continue;
+        x[n][j] = __half22float2(*reinterpret_cast<__half2*>(lines[n] + 64 * j));
+        squares[n] = fmaf(x[n][j].x, x[n][j].x, fmaf(x[n][j].y, x[n][j].y, squares[n]));
+      }
     }
-    const float factor = rsqrtf(warp_sum(squares) + 1e-6f);
 #pragma unroll
-    for (int d = 2 * lane; d < S::DK; d += 64) {
-      const float2 pair = __half22float2(*reinterpret_cast<__half2*>(x + d));
-      const __half2 normed = __floats2half2_rn(pair.x * factor, pair.y * factor);
-      *reinterpret_cast<__half2*>(x + d) = normed;
-      if (member == 0)
-        *reinterpret_cast<__half2*>((i % 2 ? to.k : to.q) + keys + i / 2 * S::DK + d) = normed;
+    for (int offset = 16; offset; offset >>= 1)
+#pragma unroll
+      for (int n = 0; n < TOGETHER; n++)
+        squares[n] += __shfl_xor_sync(0xffffffffu, squares[n], offset);
+#pragma unroll
+    for (int n = 0; n < TOGETHER; n++) {
+      const int line = i + n * WARPS;
+      const float factor = rsqrtf(squares[n] + 1e-6f);
+      __half* shared_by_heads =
+          (line < CHUNK ? to.q : to.k) + keys + line % CHUNK * S::DK + 2 * lane;
+#pragma unroll
+      for (int j = 0; j < PIECES; j++) {
+        if (2 * lane + 64 * j >= S::DK) continue;
+        const __half2 normed = __floats2half2_rn(x[n][j].x * factor, x[n][j].y * factor);
+        *reinterpret_cast<__half2*>(lines[n] + 64 * j) = normed;
+        if (member == 0) *reinterpret_cast<__half2*>(shared_by_heads + 64 * j) = normed;
+      }
     }
   }
   if (warp == 0) {  // sums of log decays; a lane has two tokens
