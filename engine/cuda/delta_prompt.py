@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from ..slots import Slots
 from .delta import POOLS, SET_WEIGHTS, SETUP, SOURCES, THREADS, WEIGHTS, DeltaShape, pools_of
+from .prompt_attention import ARCHITECTURE
 from .source import Kernel, Template
 
 TOKENS = 16  # that a block takes at a time, one by one
@@ -49,12 +50,10 @@ RUN_CHUNKS = f"""{SET_PROMPT}
 
 def takes_chunks(shape: DeltaShape) -> bool:
     """Whether tensor cores take prompts of such a layer."""
-    return (
-        "OCTAVO_TRIAL" in os.environ
-        and shape.dtype == mx.bfloat16
-        and shape.value_dim in (64, 128)
-        and shape.key_dim <= 128
-    )
+    if "OCTAVO_TRIAL" not in os.environ:
+        return False
+    is_fit = {shape.key_dim, shape.value_dim} <= {64, 128} and shape.dtype == mx.bfloat16
+    return is_fit and mx.device_info()["architecture"] == ARCHITECTURE
 
 
 def run_chunks(
@@ -109,6 +108,7 @@ def run_chunks(
 def _chunk_kernels(shape: DeltaShape) -> tuple[Kernel, Kernel]:
     sources = (*SOURCES, "delta_prompt.cuh", "delta_chunks.cuh")
     keys, values = shape.key_dim + 8, shape.value_dim + 8  # numbers apart in shared memory
+    stage = 2 * CHUNK * (3 * shape.key_dim + CHUNK) + 1024  # its factors in what is left
     prepare = Kernel(
         "prepare_chunk",
         sources,
@@ -123,14 +123,13 @@ def _chunk_kernels(shape: DeltaShape) -> tuple[Kernel, Kernel]:
     )
     run = Kernel(
         "run_chunks",
-        (*sources, "delta_chunk_run.cuh"),
+        (*sources, "warpgroup.cuh", "warpgroup_halves.cuh", "delta_chunk_run.cuh"),
         RUN_CHUNKS,
         (*PROMPT, *TERMS),
         ("out",),
         template=shape.template(),
         threads=2 * shape.value_dim,
-        shared_memory=CHUNK
-        * (2 * (2 * (3 * keys + CHUNK + 8) + 4 * 2) + 4 * (shape.value_dim + 4)),
+        shared_memory=2 * stage + CHUNK * 4 * (shape.value_dim + 4),
         contiguous=False,
     )
     return prepare, run

@@ -103,7 +103,7 @@ def test_rows_come_out_bitwise_whatever_the_batch_and_the_chunks_in_float32() ->
             assert mx.array_equal(states[0][1 + number], states[1][4 + number]), (chunk, number)
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 128, 128), (2, 2, 96, 64), (1, 3, 64, 64)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 128, 128), (2, 2, 64, 128), (1, 3, 128, 64)], ids=str)
 def test_chunks_by_tensor_cores_are_what_short_windows_compute(shape) -> None:
     module = make_module(*shape, mx.bfloat16)
     chunks, windows = (

@@ -1,12 +1,16 @@
 // The recurrence over a long window's chunks, whose terms delta_chunks.cuh has prepared, and the
-// gated norm. A block has a head of a row, a warp sixteen rows of its state in registers, as sums of
+// gated norm. A block has a head of a row, a warpgroup 64 rows of its state in registers, as sums of
 // products; they are operands, rounded to float16, where they are read.
 
 template <typename S>
-struct ChunkStage {  // a chunk's terms in shared memory
-  static constexpr int KEYS = S::DK + 8, SCORES = CHUNK + 8;
-  __half w[CHUNK * KEYS], q[CHUNK * KEYS], k[CHUNK * KEYS], scores[CHUNK * SCORES];
+struct alignas(1024) ChunkStage {  // a chunk's terms in shared memory, in swizzled tiles of 64 x 64
+  __half w[CHUNK * S::DK], q[CHUNK * S::DK], k[CHUNK * S::DK], scores[CHUNK * CHUNK];
   float factors[2 * CHUNK];
+
+  // Where eight numbers of a line go: number ``piece`` of line t.
+  __device__ static int place(int t, int piece) {
+    return piece / 8 * CHUNK * 64 + swizzled(t, piece % 8);
+  }
 };
 template <typename S>
 struct ChunkRunRoom {
@@ -14,6 +18,11 @@ struct ChunkRunRoom {
   ChunkStage<S> stages[2];
   float read[CHUNK * READ];
 };
+
+template <int N>
+__device__ __forceinline__ void finish_sums(float (&sums)[N][4]) {
+  finish_products(reinterpret_cast<float(&)[4 * N]>(sums));
+}
 
 template <typename S>
 struct ChunkState {  // rows 16 warp + lane / 4 and 8 further on, columns 8 n + 2 (lane % 4) and the next
@@ -68,7 +77,7 @@ struct ChunkState {  // rows 16 warp + lane / 4 and 8 further on, columns 8 n + 
   }
 };
 
-// Grid: (value heads, rows); DV / 16 warps.
+// Grid: (value heads, rows); DV / 16 warps, which are DV / 64 warpgroups.
 template <typename S>
 __device__ void run_chunks(
     const DeltaPrompt<S>& all, const ChunkTerms<S>& from, typename S::T* out) {
@@ -76,12 +85,12 @@ __device__ void run_chunks(
   using Room = ChunkRunRoom<S>;
   using Stage = ChunkStage<S>;
   constexpr int WARPS = S::DV / 16, THREADS = 32 * WARPS, TOKENS = CHUNK / WARPS;
-  extern __shared__ __align__(16) unsigned char shared[];
+  constexpr int TILE = CHUNK * 64;
+  extern __shared__ __align__(1024) unsigned char shared[];
   Room& room = *reinterpret_cast<Room*>(shared);
   const int head = blockIdx.x, number = blockIdx.y;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int key_head = head / (S::HV / S::HK), member = head % (S::HV / S::HK);
-  const int down = lane % 8 + lane / 16 * 8, across = lane / 8 % 2 * 8;  // of four 8 x 8
   const DeltaRow row(all.rows, number, all.row_columns);
   const float scale = rsqrtf((float)S::DK);
 
@@ -90,14 +99,14 @@ __device__ void run_chunks(
     const long long here = from.of_value_head(number, chunk, head);
     const long long keys = from.of_key_head(number, chunk, key_head);
     for (int i = threadIdx.x; i < CHUNK * S::DK / 8; i += THREADS) {
-      const int to = i / (S::DK / 8) * Stage::KEYS + i % (S::DK / 8) * 8;
+      const int to = Stage::place(i / (S::DK / 8), i % (S::DK / 8));
       copy_async(stage.w + to, from.w + here * CHUNK * S::DK + i * 8);
       copy_async(stage.q + to, from.q + keys * CHUNK * S::DK + i * 8);
       copy_async(stage.k + to, from.k + keys * CHUNK * S::DK + i * 8);
     }
     for (int i = threadIdx.x; i < CHUNK * CHUNK / 8; i += THREADS)
       copy_async(
-          stage.scores + i / (CHUNK / 8) * Stage::SCORES + i % (CHUNK / 8) * 8,
+          stage.scores + Stage::place(i / (CHUNK / 8), i % (CHUNK / 8)),
           from.scores + here * CHUNK * CHUNK + i * 8);
     if (threadIdx.x < 2 * CHUNK / 4)
       copy_async(
@@ -137,6 +146,7 @@ __device__ void run_chunks(
   for (int chunk = 0; bounds.begin < bounds.end; chunk++) {
     const ChunkBounds next(row, chunk + 1);
     wait_for_copies<0>();
+    publish_to_products();
     __syncthreads();
     if (next.begin < next.end) fetch(chunk + 1);
     commit_copies();
@@ -163,65 +173,54 @@ __device__ void run_chunks(
       }
     }
     if (next.begin < next.end) load_u(chunk + 1);
+    unsigned read[S::DK / 16][4];
+#pragma unroll
+    for (int d = 0; d < S::DK / 16; d++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const float(&from_state)[4] = state.s[2 * d + i / 2];
+        read[d][i] = packed_halves(from_state[i % 2 * 2], from_state[i % 2 * 2 + 1]);
+      }
+    begin_products();
 #pragma unroll
     for (int d = 0; d < S::DK / 16; d++) {
-      const float(&low)[4] = state.s[2 * d], (&high)[4] = state.s[2 * d + 1];
-      const unsigned a[4] = {
-          packed_halves(low[0], low[1]), packed_halves(low[2], low[3]),
-          packed_halves(high[0], high[1]), packed_halves(high[2], high[3])};
-#pragma unroll
-      for (int p = 0; p < PARTS; p++) {
-        const int at = (p * 16 + down) * Stage::KEYS + d * 16 + across;
-        unsigned b[4];
-        load_matrices(b, stage.w + at);
-        multiply_add_halves(delta[2 * p], a, b[0], b[1]);
-        multiply_add_halves(delta[2 * p + 1], a, b[2], b[3]);
-        load_matrices(b, stage.q + at);
-        multiply_add_halves(y[2 * p], a, b[0], b[1]);
-        multiply_add_halves(y[2 * p + 1], a, b[2], b[3]);
-      }
+      const int at = d / 4 * TILE + d % 4 * 16;
+      warpgroup_halves_by_rows(delta[0], read[d], tile_descriptor(stage.w + at, 16));
+      warpgroup_halves_by_rows(y[0], read[d], tile_descriptor(stage.q + at, 16));
     }
+    finish_sums(delta);
+    finish_sums(y);
+
     const float whole = stage.factors[CHUNK - 1];
+    unsigned added[2][PARTS][4];  // delta for y; delta decayed to the chunk's end for the state
 #pragma unroll
     for (int n = 0; n < 2 * PARTS; n++) {
-      const float2 factor =
-          *reinterpret_cast<const float2*>(stage.factors + 8 * n + 2 * (lane % 4));
+      const int token = 8 * n + 2 * (lane % 4);
+      const float2 factor = *reinterpret_cast<const float2*>(stage.factors + token);
+      const float2 left = *reinterpret_cast<const float2*>(stage.factors + CHUNK + token);
 #pragma unroll
-      for (int e = 0; e < 4; e++) y[n][e] *= e % 2 ? factor.y : factor.x;
+      for (int half = 0; half < 2; half++) {
+        float* pair = delta[n] + 2 * half;
+        y[n][2 * half] *= factor.x;
+        y[n][2 * half + 1] *= factor.y;
+        added[0][n / 2][n % 2 * 2 + half] = packed_halves(pair[0], pair[1]);
+        added[1][n / 2][n % 2 * 2 + half] = packed_halves(pair[0] * left.x, pair[1] * left.y);
+      }
     }
 #pragma unroll
     for (int n = 0; n < S::DK / 8; n++)
 #pragma unroll
       for (int e = 0; e < 4; e++) state.s[n][e] *= whole;
+    begin_products();
 #pragma unroll
     for (int p = 0; p < PARTS; p++) {  // sixteen tokens that are summed over
-      const float(&low)[4] = delta[2 * p], (&high)[4] = delta[2 * p + 1];
-      unsigned b[4];
-      const unsigned a[4] = {
-          packed_halves(low[0], low[1]), packed_halves(low[2], low[3]),
-          packed_halves(high[0], high[1]), packed_halves(high[2], high[3])};
-#pragma unroll
-      for (int n = p; n < PARTS; n++) {
-        load_matrices(b, stage.scores + (n * 16 + down) * Stage::SCORES + p * 16 + across);
-        multiply_add_halves(y[2 * n], a, b[0], b[1]);
-        multiply_add_halves(y[2 * n + 1], a, b[2], b[3]);
-      }
-      const float* left = stage.factors + CHUNK + p * 16 + 2 * (lane % 4);
-      const float2 early = *reinterpret_cast<const float2*>(left);
-      const float2 late = *reinterpret_cast<const float2*>(left + 8);
-      const unsigned added[4] = {
-          packed_halves(low[0] * early.x, low[1] * early.y),
-          packed_halves(low[2] * early.x, low[3] * early.y),
-          packed_halves(high[0] * late.x, high[1] * late.y),
-          packed_halves(high[2] * late.x, high[3] * late.y)};
-#pragma unroll
-      for (int d = 0; d < S::DK / 16; d++) {
-        load_matrices_transposed(
-            b, stage.k + (p * 16 + lane % 16) * Stage::KEYS + d * 16 + lane / 16 * 8);
-        multiply_add_halves(state.s[2 * d], added, b[0], b[1]);
-        multiply_add_halves(state.s[2 * d + 1], added, b[2], b[3]);
-      }
+      warpgroup_halves_by_rows(y[0], added[0][p], tile_descriptor(stage.scores + p * 16, 16));
+      warpgroup_halves(
+          state.s[0], added[1][p], tile_descriptor(stage.k + p * 16 * 64, TILE * 2),
+          Columns<S::DK>());
     }
+    finish_sums(y);
+    finish_sums(state.s);
 #pragma unroll
     for (int n = 0; n < 2 * PARTS; n++)
 #pragma unroll

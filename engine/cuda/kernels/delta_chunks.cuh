@@ -70,7 +70,7 @@ struct ChunkTerms {  // in global memory, (rows, chunks, heads) of what one chun
   __half* k;       // HK heads: (CHUNK, DK), normalised
   __half* w;       // (CHUNK, DK): -W
   __half* u;       // (DV / 16, PARTS, 32, 8): U, as lanes hold it
-  __half* scores;  // (CHUNK, CHUNK): A; what lies above the diagonal's 16 x 16 is not written
+  __half* scores;  // (CHUNK, CHUNK): A
   float* factors;  // (2, CHUNK): c[t], c[63] / c[t]
   int chunks;
 
@@ -170,7 +170,7 @@ __device__ __forceinline__ void multiply_keys(ChunkRoom<S>& room, __half* scores
   }
 #pragma unroll
   for (int n = 0; n < 2 * PARTS; n++) {
-    if (n > 2 * tile + 1) continue;
+    if (n > 2 * tile + 1 && !is_query) continue;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int i = tile * 16 + lane / 4 + 8 * half, j = 8 * n + 2 * (lane % 4);
