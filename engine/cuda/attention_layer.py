@@ -9,6 +9,7 @@ from ..pages import PageShape
 from ..spans import Span
 from ..view import BatchView
 from . import long_windows, page_writes, paged_attention, prompt_attention, shared_prefix
+from .chains import ChainRun
 from .device import on_device
 from .shared_rows import SharedRows
 from .window import WindowArrays, window_arrays
@@ -127,6 +128,7 @@ class CudaPagedCache(PagedCache):
         self._shared = shared
         self.width = width
         self.done: list[mx.array] = []  # to evaluate, for the pages to hold the window
+        self.chain: ChainRun | None = None  # of a traced window whose blocks multiply in chains
         self._new: tuple[mx.array, mx.array] | None = None
         self._written: mx.array | None = None
 

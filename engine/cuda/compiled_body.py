@@ -1,9 +1,8 @@
-"""A model's body over windows as one compiled graph for each of few shapes.
+"""A model's body over short windows as one compiled graph for each of few shapes.
 
 Building a step's graph anew costs as much host time as the step takes on the device. Here it is
 traced once for a number of rows, a width and a length of block tables, each rounded up to one of
-few; rows that only fill up are of length 0 and touch nothing but scratch. Long windows, prompts'
-chunks, are of any width: a graph is traced for those that come a second time.
+few; rows that only fill up are of length 0 and touch nothing but scratch.
 """
 
 import math
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from ..batch import Batch, Int32s
+from ..batch import Int32s
 from ..forward import RunBody
 from ..layers import Layer
 from ..view import BatchView
@@ -21,7 +20,6 @@ from . import fusing
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
 from .delta_layer import CudaDeltaLayer, CudaDeltaWindow, delta_table
 from .device import on_device
-from .paged_attention import MAX_WIDTH
 from .shared_rows import SharedPlan, SharedRows
 from .window import WindowArrays, splits_for
 
@@ -31,7 +29,6 @@ MOST_TOKENS = fusing.MOST_ROWS  # beyond them a step is long beside its building
 MOST_CAPTURES = 2  # of a row that decodes: those of its folds and its own
 ROW_STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 FEWEST_BLOCKS = 16
-MOST_LONG = 16  # graphs of long windows that are kept
 
 Compiled = Callable[[mx.array, mx.array], mx.array]
 
@@ -43,7 +40,6 @@ class Shape(NamedTuple):
     width: int
     num_blocks: int  # of a row's table
     block_size: int
-    num_captures: int = MOST_CAPTURES  # of a row
     num_items: int = 0  # of what rows share, if they do
     num_shared_splits: int = 0
     num_own_splits: int = 0
@@ -55,14 +51,14 @@ class Shape(NamedTuple):
             "starts": (self.num_rows,),
             "lengths": (self.num_rows,),
             "blocks": (self.num_rows, self.num_blocks),
-            "delta": (self.num_rows, 7 + 2 * self.num_captures),
+            "delta": (self.num_rows, 7 + 2 * MOST_CAPTURES),
             "items": (self.num_items, 3),
             "splits": (self.num_rows if self.num_items else 0,),
         }
 
 
 class CompiledBody:
-    """Stands for ``run`` where all caches are kernels' and the shape of the window is usual."""
+    """Stands for ``run`` where all caches are kernels' and the window is short."""
 
     def __init__(self, run: RunBody, layers: Sequence[Layer]) -> None:
         self._run = run
@@ -70,9 +66,7 @@ class CompiledBody:
         self._is_fit = all(isinstance(one, CudaAttentionLayer | CudaDeltaLayer) for one in layers)
         paged = [layer for layer in layers if isinstance(layer, CudaAttentionLayer)]
         self._num_kv_heads = paged[0].pages.shape.num_kv_heads if paged else 0
-        self._takes_long = self._is_fit and all(layer.cause is None for layer in paged)
         self._compiled: dict[Shape, Compiled] = {}
-        self._seen: dict[Shape, None] = {}  # long ones, once
 
     def __call__(self, tokens: mx.array, caches: list[Any]) -> mx.array:
         """Return (rows, width, hidden) after the final norm."""
@@ -80,27 +74,18 @@ class CompiledBody:
         if not self._is_fit or view is None:
             return self._run(tokens, caches)
         batch = view.batch
-        shape, arrays = self._short(view) if _is_short(view) else self._long(view)
-        if batch.width > MAX_WIDTH:  # many: they are looked up where they lie
+        if not _is_short(view):  # its tokens are many, and looked up where they lie
             tokens = on_device(tokens)[: tokens.size].reshape(tokens.shape)
-        if shape is None:
             return self._run(tokens, caches)
-        if shape not in self._compiled:
-            self._compiled[shape] = mx.compile(self._trace(shape))
-        lacking = shape.num_rows - batch.size
-        if lacking:
-            tokens = mx.pad(tokens, [(0, lacking), (0, 0)])
-        hidden = self._compiled[shape](tokens, mx.array(_packed(arrays, shape)))
-        for cache in caches:
-            cache.done = [hidden]  # which depends on all that every layer wrote
-        return hidden[: batch.size] if lacking else hidden
-
-    def _short(self, view: BatchView) -> tuple[Shape, dict[str, Int32s]]:
-        """The shape of a short window, and its arrays."""
-        batch = view.batch
         num_rows = next(count for count in ROW_STEPS if count >= batch.size)
-        shape = Shape(num_rows, batch.width, _table_length(batch), batch.block_size)
-        arrays = _arrays(view, shape)
+        num_blocks = max(FEWEST_BLOCKS, 1 << (batch.blocks.shape[1] - 1).bit_length())
+        shape = Shape(num_rows, batch.width, num_blocks, batch.block_size)
+        arrays = {
+            "starts": batch.starts,
+            "lengths": batch.lengths,
+            "blocks": batch.blocks,
+            "delta": delta_table(view, MOST_CAPTURES),
+        }
         plan = SharedPlan.of(batch, self._num_kv_heads)
         if plan is not None:
             plan = plan.rounded(num_rows)
@@ -110,31 +95,15 @@ class CompiledBody:
                 num_own_splits=plan.num_own_splits,
             )
             arrays |= {"items": plan.items, "splits": plan.splits}
-        return shape, arrays
-
-    def _long(self, view: BatchView) -> tuple[Shape | None, dict[str, Int32s]]:
-        """The same of a long window; no shape if it is not to run compiled."""
-        batch = view.batch
-        if not self._takes_long or batch.width <= MAX_WIDTH:
-            return None, {}
-        most = max(len(row.captures) for row in view.rows)
-        shape = Shape(batch.size, batch.width, _table_length(batch), batch.block_size, most)
-        if shape not in self._compiled and not self._comes_again(shape):
-            return None, {}
-        return shape, _arrays(view, shape)
-
-    def _comes_again(self, shape: Shape) -> bool:
-        """Whether a long shape has come before; one that has gets the place of the oldest."""
-        if shape not in self._seen:
-            self._seen[shape] = None
-            for forgotten in list(self._seen)[:-MOST_LONG]:
-                del self._seen[forgotten]
-            return False
-        del self._seen[shape]
-        kept = [one for one in self._compiled if one.width > MAX_WIDTH]
-        if len(kept) == MOST_LONG:
-            del self._compiled[kept[0]]
-        return True
+        if shape not in self._compiled:
+            self._compiled[shape] = mx.compile(self._trace(shape))
+        lacking = num_rows - batch.size
+        if lacking:
+            tokens = mx.pad(tokens, [(0, lacking), (0, 0)])
+        hidden = self._compiled[shape](tokens, mx.array(_packed(arrays, shape)))
+        for cache in caches:
+            cache.done = [hidden]  # which depends on all that every layer wrote
+        return hidden[: batch.size] if lacking else hidden
 
     @property
     def num_shapes(self) -> int:
@@ -172,20 +141,6 @@ def _view_of(caches: Sequence[Any]) -> BatchView | None:
         return None
     view: BatchView | None = caches[0].view
     return view
-
-
-def _table_length(batch: Batch) -> int:
-    return max(FEWEST_BLOCKS, 1 << (batch.blocks.shape[1] - 1).bit_length())
-
-
-def _arrays(view: BatchView, shape: Shape) -> dict[str, Int32s]:
-    """What graphs of any window take."""
-    return {
-        "starts": view.batch.starts,
-        "lengths": view.batch.lengths,
-        "blocks": view.batch.blocks,
-        "delta": delta_table(view, shape.num_captures),
-    }
 
 
 def _is_short(view: BatchView) -> bool:

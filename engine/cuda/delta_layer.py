@@ -10,6 +10,7 @@ from ..recurrence.windows import FusedWindow
 from ..slots import Slots
 from ..view import BatchView
 from . import delta, delta_columns, delta_prompt
+from .chains import ChainRun
 from .device import on_device
 from .page_writes import copy_pieces
 
@@ -62,6 +63,7 @@ class CudaDeltaWindow(FusedWindow):
         self._rows = rows
         self.width = width
         self.done: list[mx.array] = []  # to evaluate, for the slots to hold the window
+        self.chain: ChainRun | None = None  # of a traced window whose blocks multiply in chains
 
     @property
     def rows(self) -> mx.array:
@@ -97,7 +99,8 @@ class CudaDeltaWindow(FusedWindow):
         """Return the normed output, (rows, width, value heads, value dim)."""
         layer = self.layer
         is_short = self.width <= delta.MAX_WIDTH
-        if not is_short and self.view is not None:
+        if not is_short:
+            assert self.view is not None
             has_drafts = any(window.drafts for window in self.view.batch.windows)
             assert not has_drafts, f"drafts in a window of more than {delta.MAX_WIDTH} tokens"
         is_chunked = not is_short and delta_prompt.takes_chunks(layer.shape)

@@ -68,13 +68,29 @@ class FusedAttention:
         )
         return cls(module, projection, preparation)
 
+    @property
+    def weights(self) -> list[mx.array]:
+        """What the norm of x is multiplied by, side by side, for ``mix``."""
+        module = self.module
+        return [module.q_proj.weight, module.k_proj.weight, module.v_proj.weight]
+
+    @property
+    def out_weight(self) -> mx.array:
+        """What the mixed heads are multiplied by, (hidden, numbers of all heads)."""
+        weight: mx.array = self.module.o_proj.weight
+        return weight
+
+    def mix(self, projected: mx.array, cache: Any) -> mx.array:
+        """Return the heads' attention, (rows, width, numbers of all heads)."""
+        out: mx.array = cache.attend_projected(
+            projected, self.projection, self.preparation, self.module.scale
+        )
+        return out
+
     def run(self, x: mx.array, norm: product.Norm, cache: Any) -> mx.array:
         """Return x plus the attention of its norm, (rows, width, hidden)."""
-        module = self.module
-        weights = [module.q_proj.weight, module.k_proj.weight, module.v_proj.weight]
-        projected = fusing.multiply(x, weights, norm=norm)
-        out = cache.attend_projected(projected, self.projection, self.preparation, module.scale)
-        return fusing.multiply(out, module.o_proj.weight, residual=x)
+        projected = fusing.multiply(x, self.weights, norm=norm)
+        return fusing.multiply(self.mix(projected, cache), self.out_weight, residual=x)
 
     def run_long(self, x: mx.array, norm: nn.RMSNorm, cache: Any) -> mx.array:
         """Do the same over many rows."""

@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import llama, qwen3, qwen3_5, qwen3_moe, qwen3_next
 
-from . import fusing, product
+from . import chains, fusing, product
 from .attention_layer import CudaPagedCache
 from .delta_layer import CudaDeltaWindow
 from .device import on_device
@@ -34,6 +34,9 @@ BLOCKS = (  # h = x + mix(norm(x)); h + mlp(norm(h))
 )
 
 
+BLOCKS_AT_ONCE = 4  # over many rows: the device begins with them while the next ones are made
+
+
 class FusedBlock(nn.Module):
     """What a decoder block of a loaded model becomes; its parameters stay where they are."""
 
@@ -41,6 +44,7 @@ class FusedBlock(nn.Module):
     feed_forward: FusedFeedForward | None
     norms: tuple[product.Norm, product.Norm]
     any_rows: bool
+    chained: chains.ChainedBlock | None = None
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """Run the window of ``cache`` over ``x``, (rows, width, hidden)."""
@@ -49,6 +53,13 @@ class FusedBlock(nn.Module):
                 return self._run_long(x, mask, cache)
             whole: mx.array = super().__call__(x, mask, cache)
             return whole
+        chain = getattr(cache, "chain", None)
+        if chain is not None and self.chained and self.mixer and chain.may_run:
+            projected = chain.projected(x)
+            if projected is None:
+                projected = fusing.multiply(x, self.mixer.weights, norm=self.norms[0])
+            following: mx.array = chain.follow(self.chained, self.mixer.mix(projected, cache), x)
+            return following
         h = self._mix(x, mask, cache)
         if self.feed_forward is not None:
             return self.feed_forward.run(h, self.norms[1])
@@ -69,8 +80,11 @@ class FusedBlock(nn.Module):
             module = self.linear_attn if "linear_attn" in self else self.self_attn
             h = x + module(self.input_layernorm(x), mask, cache)
         if self.feed_forward is not None:
-            return self.feed_forward.run_long(h, self.post_attention_layernorm)
-        out: mx.array = h + self.mlp(self.post_attention_layernorm(h))
+            out: mx.array = self.feed_forward.run_long(h, self.post_attention_layernorm)
+        else:
+            out = h + self.mlp(self.post_attention_layernorm(h))
+        if self.starts:
+            mx.async_eval(out)  # type: ignore[no-untyped-call]  # the device begins; no graph is traced here
         return out
 
     def _mix(self, x: mx.array, mask: Any, cache: Any) -> mx.array:
@@ -118,13 +132,46 @@ def bind(model: nn.Module, *, any_rows: bool = False) -> int:
             "feed_forward": None if isinstance(feed_forward, str) else feed_forward,
             "norms": tuple(map(_norm_of, norms)),
             "any_rows": any_rows,
+            "starts": count % BLOCKS_AT_ONCE == BLOCKS_AT_ONCE - 1,
         }
         for name, value in plan.items():
             object.__setattr__(block, name, value)  # a Module would take a tuple for parameters
         count += 1
     for cause, times in causes.items():
         logger.info("%d decoder blocks run in parts for %s", times, cause)
+    if not any_rows:
+        _chain(model)
     return count
+
+
+def _chain(model: nn.Module) -> None:
+    """Let each block of ``model`` multiply for the one after it, where all are whole."""
+    blocks = list(getattr(model, "layers", ()))
+    if not blocks or why_not_whole(model) is not None:
+        return
+    chained = []
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        module = block.feed_forward.module
+        chained.append(
+            chains.ChainedBlock(
+                mixed=block.mixer.out_weight,
+                norm=block.norms[1],
+                gate=module.gate_proj.weight,
+                up=module.up_proj.weight,
+                down=module.down_proj.weight,
+                following=None
+                if following is None
+                else chains.Following(following.norms[0], following.mixer.weights),
+            )
+        )
+    cause = chains.why_not(chained)
+    if cause is not None:
+        logger.info("products run in launches of their own for %s", cause)
+        return
+    workspace = chains.Workspace(chained)
+    for block, one in zip(blocks, chained, strict=True):
+        one.workspace = workspace
+        object.__setattr__(block, "chained", one)
 
 
 def why_not_whole(model: nn.Module) -> str | None:

@@ -55,15 +55,27 @@ class FusedDelta:
             gates = mx.concatenate([one.weight for one in narrow])
         return cls(module, projections, joined, columns, gates)
 
+    @property
+    def weights(self) -> list[mx.array]:
+        """What the norm of x is multiplied by, side by side, for ``mix``."""
+        weights = [one.weight for one in self.projections]
+        return weights if self.joined is None else [*weights, self.joined]
+
+    @property
+    def out_weight(self) -> mx.array:
+        """What the mixed heads are multiplied by, (hidden, numbers of all heads)."""
+        weight: mx.array = self.module.out_proj.weight
+        return weight
+
+    def mix(self, projected: mx.array, cache: Any) -> mx.array:
+        """Return the normed and gated heads, (rows, width, numbers of all heads)."""
+        read: mx.array = cache.run_projected(projected, self.columns)
+        return read.reshape(*projected.shape[:2], -1)
+
     def run(self, x: mx.array, norm: product.Norm, cache: Any) -> mx.array:
         """Return x plus what the module makes of its norm, (rows, width, hidden)."""
-        weights = [one.weight for one in self.projections]
-        if self.joined is not None:
-            weights.append(self.joined)
-        projected = fusing.multiply(x, weights, norm=norm)
-        read = cache.run_projected(projected, self.columns)
-        flat = read.reshape(*x.shape[:2], -1)
-        return fusing.multiply(flat, self.module.out_proj.weight, residual=x)
+        projected = fusing.multiply(x, self.weights, norm=norm)
+        return fusing.multiply(self.mix(projected, cache), self.out_weight, residual=x)
 
     def run_long(self, x: mx.array, norm: nn.RMSNorm, cache: Any) -> mx.array:
         """Do the same over many rows."""
