@@ -24,6 +24,7 @@ from .fused_feed_forward import FusedFeedForward
 
 logger = logging.getLogger("octavo")
 TRIAL = "OCTAVO_TRIAL" in os.environ
+BLOCKS_AT_ONCE = 4  # over many rows: the device begins with them while the next ones are made
 
 BLOCKS = (  # h = x + mix(norm(x)); h + mlp(norm(h))
     llama.TransformerBlock,
@@ -32,9 +33,6 @@ BLOCKS = (  # h = x + mix(norm(x)); h + mlp(norm(h))
     qwen3_moe.Qwen3MoeDecoderLayer,
     qwen3_next.Qwen3NextDecoderLayer,
 )
-
-
-BLOCKS_AT_ONCE = 4  # over many rows: the device begins with them while the next ones are made
 
 
 class FusedBlock(nn.Module):
@@ -84,7 +82,7 @@ class FusedBlock(nn.Module):
         else:
             out = h + self.mlp(self.post_attention_layernorm(h))
         if self.starts:
-            mx.async_eval(out)  # type: ignore[no-untyped-call]  # the device begins; no graph is traced here
+            mx.async_eval(out)  # type: ignore[no-untyped-call]
         return out
 
     def _mix(self, x: mx.array, mask: Any, cache: Any) -> mx.array:

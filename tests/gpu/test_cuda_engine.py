@@ -55,24 +55,6 @@ def test_drafts_do_not_change_what_is_said_in_float32() -> None:
     assert same >= 7  # products of other sizes round otherwise, and may decide a near-tie
 
 
-def test_prompts_whose_shape_comes_again_are_read_as_before_by_one_graph() -> None:
-    engine = load("cuda", dtype="bfloat16", prefix_cache=False)
-    params = SamplingParams(max_tokens=6, logprobs=0, ignore_eos=True)
-    body = engine.parts.executor.forward.run_body
-    prompts = [engine.encode(prompt)[:90] for prompt in first_prompts(4)]
-    said, shapes = [], []
-    for _ in range(4):
-        said.append(list(engine.generate(prompts, params)))
-        shapes.append(body.num_shapes)
-    assert shapes[1] > shapes[0]
-    assert shapes[1] == shapes[2] == shapes[3]
-    for again in said[1:]:
-        for ours, before in zip(again, said[0], strict=True):
-            first, same = ours.logprobs[0], before.logprobs[0]
-            assert first.token_id == same.token_id
-            assert abs(first.logprob - same.logprob) < 0.02
-
-
 def test_memory_stays_flat_over_ten_thousand_steps() -> None:
     engine = load("cuda", dtype="bfloat16")
     params = SamplingParams(max_tokens=400, ignore_eos=True)
