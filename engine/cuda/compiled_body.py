@@ -18,6 +18,7 @@ from ..layers import Layer
 from ..view import BatchView
 from . import fusing
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
+from .chains import ChainRun
 from .delta_layer import CudaDeltaLayer, CudaDeltaWindow, delta_table
 from .device import on_device
 from .shared_rows import SharedPlan, SharedRows
@@ -30,7 +31,8 @@ MOST_CAPTURES = 2  # of a row that decodes: those of its folds and its own
 ROW_STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 FEWEST_BLOCKS = 16
 
-Compiled = Callable[[mx.array, mx.array], mx.array]
+Compiled = Callable[[mx.array, mx.array, mx.array], tuple[mx.array, mx.array]]
+"""Tokens, packed arrays, what the run before left of its chains -> hidden states, the same."""
 
 
 class Shape(NamedTuple):
@@ -67,6 +69,8 @@ class CompiledBody:
         paged = [layer for layer in layers if isinstance(layer, CudaAttentionLayer)]
         self._num_kv_heads = paged[0].pages.shape.num_kv_heads if paged else 0
         self._compiled: dict[Shape, Compiled] = {}
+        self._chained = mx.zeros((1,), mx.bfloat16)  # what the last run left of its chains
+        mx.eval(self._chained)
 
     def __call__(self, tokens: mx.array, caches: list[Any]) -> mx.array:
         """Return (rows, width, hidden) after the final norm."""
@@ -100,7 +104,8 @@ class CompiledBody:
         lacking = num_rows - batch.size
         if lacking:
             tokens = mx.pad(tokens, [(0, lacking), (0, 0)])
-        hidden = self._compiled[shape](tokens, mx.array(_packed(arrays, shape)))
+        packed = mx.array(_packed(arrays, shape))
+        hidden, self._chained = self._compiled[shape](tokens, packed, self._chained)
         for cache in caches:
             cache.done = [hidden]  # which depends on all that every layer wrote
         return hidden[: batch.size] if lacking else hidden
@@ -111,7 +116,9 @@ class CompiledBody:
         return len(self._compiled)
 
     def _trace(self, shape: Shape) -> Compiled:
-        def body(tokens: mx.array, packed: mx.array) -> mx.array:
+        def body(
+            tokens: mx.array, packed: mx.array, chained: mx.array
+        ) -> tuple[mx.array, mx.array]:
             arrays = _unpacked(on_device(packed), shape)
             num_splits = splits_for(shape.num_blocks * shape.block_size)
             window = WindowArrays(arrays["starts"], arrays["lengths"], arrays["blocks"], num_splits)
@@ -130,7 +137,11 @@ class CompiledBody:
                 else:
                     assert isinstance(layer, CudaDeltaLayer)
                     caches.append(CudaDeltaWindow(layer, shape.width, arrays["delta"]))
-            return self._run(tokens, caches)
+            chain = ChainRun(self, chained)
+            for cache in caches:
+                cache.chain = chain
+            hidden = self._run(tokens, caches)
+            return hidden, chain.done
 
         return body
 
