@@ -134,7 +134,7 @@ def add_product(x: mx.array, y: mx.array, linear: nn.Linear) -> mx.array:
     return flat.reshape(x.shape)
 
 
-@mx.compile  # type: ignore[misc,untyped-decorator]  # mlx does not type it
+@mx.compile
 def gated(out: mx.array, gate: mx.array) -> mx.array:
     """Return out * sigmoid(gate), in one pass whatever their strides."""
     return out * mx.sigmoid(gate)
