@@ -34,14 +34,10 @@ class CudaAttentionLayer(AttentionLayer):
             shape, num_blocks, block_size, window_size=window_size, rotary_shift=rotary_shift
         )
         self.kind = "paged attention by CUDA kernels"
-        self.cause = prompt_attention.why_not(
-            shape.dtype, shape.key_dim, shape.value_dim, block_size
-        )
+        self.cause = prompt_attention.why_not(shape.dtype, shape.key_dim)
         if self.cause is not None:
             self.kind += ", prompts gathered by span"
-        self.shares = (
-            window_size is None and shared_prefix.why_not(shape.dtype, shape.key_dim) is None
-        )
+        self.shares = window_size is None and self.cause is None
         if window_size is not None:
             self.kind += f", window of {window_size}"
         self.limits = on_device(mx.array([window_size or UNLIMITED, rotary_shift], mx.int32))
@@ -79,12 +75,11 @@ class CudaAttentionLayer(AttentionLayer):
         return self._counters
 
 
-def shared_rows(view: BatchView, num_kv_heads: int) -> SharedRows | None:
-    """What rows of ``view`` share, made once for all layers of so many heads."""
-    key = (SharedRows, num_kv_heads)
-    if key not in view.shared:
-        view.shared[key] = SharedRows.of(view.batch, num_kv_heads)
-    shared: SharedRows | None = view.shared[key]
+def shared_rows(view: BatchView) -> SharedRows | None:
+    """What rows of ``view`` share, made once for all layers."""
+    if SharedRows not in view.shared:
+        view.shared[SharedRows] = SharedRows.of(view.batch)
+    shared: SharedRows | None = view.shared[SharedRows]
     return shared
 
 
@@ -146,7 +141,7 @@ class CudaPagedCache(PagedCache):
         if not self.layer.shares:
             return None
         if self._shared is None and self.view is not None:
-            return shared_rows(self.view, self.pages.shape.num_kv_heads)
+            return shared_rows(self.view)
         return self._shared
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[InPages, InPages]:

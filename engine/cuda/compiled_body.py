@@ -42,8 +42,8 @@ class Shape(NamedTuple):
     width: int
     num_blocks: int  # of a row's table
     block_size: int
-    num_items: int = 0  # of what rows share, if they do
-    num_shared_splits: int = 0
+    num_groups: int = 0  # of rows that share positions
+    num_shared: int = 0
     num_own_splits: int = 0
 
     @property
@@ -54,8 +54,8 @@ class Shape(NamedTuple):
             "lengths": (self.num_rows,),
             "blocks": (self.num_rows, self.num_blocks),
             "delta": (self.num_rows, 7 + 2 * MOST_CAPTURES),
-            "items": (self.num_items, 3),
-            "splits": (self.num_rows if self.num_items else 0,),
+            "groups": (self.num_groups, 3),
+            "shared": (self.num_rows if self.num_groups else 0,),
         }
 
 
@@ -66,8 +66,6 @@ class CompiledBody:
         self._run = run
         self._layers = layers
         self._is_fit = all(isinstance(one, CudaAttentionLayer | CudaDeltaLayer) for one in layers)
-        paged = [layer for layer in layers if isinstance(layer, CudaAttentionLayer)]
-        self._num_kv_heads = paged[0].pages.shape.num_kv_heads if paged else 0
         self._compiled: dict[Shape, Compiled] = {}
         self._chained = mx.zeros((1,), mx.bfloat16)  # what the last run left of its chains
         mx.eval(self._chained)
@@ -90,15 +88,15 @@ class CompiledBody:
             "blocks": batch.blocks,
             "delta": delta_table(view, MOST_CAPTURES),
         }
-        plan = SharedPlan.of(batch, self._num_kv_heads)
+        plan = SharedPlan.of(batch)
         if plan is not None:
             plan = plan.rounded(num_rows)
             shape = shape._replace(
-                num_items=len(plan.items),
-                num_shared_splits=plan.num_splits,
+                num_groups=len(plan.groups),
+                num_shared=plan.num_positions,
                 num_own_splits=plan.num_own_splits,
             )
-            arrays |= {"items": plan.items, "splits": plan.splits}
+            arrays |= {"groups": plan.groups, "shared": plan.positions}
         if shape not in self._compiled:
             self._compiled[shape] = mx.compile(self._trace(shape))
         lacking = num_rows - batch.size
@@ -123,11 +121,11 @@ class CompiledBody:
             num_splits = splits_for(shape.num_blocks * shape.block_size)
             window = WindowArrays(arrays["starts"], arrays["lengths"], arrays["blocks"], num_splits)
             shared = None
-            if shape.num_items:
+            if shape.num_groups:
                 shared = SharedRows(
-                    arrays["items"],
-                    arrays["splits"],
-                    shape.num_shared_splits,
+                    arrays["groups"],
+                    arrays["shared"],
+                    shape.num_shared,
                     shape.num_own_splits,
                 )
             caches: list[Any] = []

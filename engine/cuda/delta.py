@@ -14,6 +14,8 @@ from .source import Kernel, Template
 MAX_WIDTH = 9  # tokens of a window that runs in one launch
 THREADS = 256
 MAX_STATE = 24 * 32 * 32  # numbers of a head's state that 256 threads hold in registers
+MULTIPROCESSORS = 132  # of an H200
+SHARED_MEMORY = 228 * 1024  # of each
 SOURCES = ("warp.cuh", "delta_rule.cuh")
 POOLS = ("state", "history", "keys", "deltas", "decays")
 WEIGHTS = ("convolution", "decay_rates", "dt_bias", "norm", "epsilon")
@@ -31,7 +33,7 @@ WINDOW = f"""{SETUP}{SET_WEIGHTS}
   delta_window<S, WIDTH>({{
       {{mixed, mixed_strides[0], mixed_strides[1]}}, {{gate, gate_strides[0], gate_strides[1]}},
       {{b, b_strides[0], b_strides[1]}}, {{a, a_strides[0], a_strides[1]}},
-      columns, weights, rows, rows_shape[1], mixed_shape[1], pools, out}});
+      columns, weights, rows, rows_shape[0], rows_shape[1], mixed_shape[1], pools, out}});
 """
 
 
@@ -144,20 +146,27 @@ def run_window(
     must depend on.
     """
     count, width = mixed.shape[:2]
-    return _window_kernel(shape)(
+    kernel, blocks = _window_kernel(shape)
+    return kernel(
         [mixed, gate, a, b, columns, *(weights[name] for name in WEIGHTS), rows, *pools_of(slots)],
-        (shape.num_value_heads, count, 1),
+        (shape.num_value_heads, min(count, max(1, blocks // shape.num_value_heads)), 1),
         [(count, width, shape.num_value_heads, shape.value_dim)],
         [shape.dtype],
     )[0]
 
 
 @cache
-def _window_kernel(shape: DeltaShape) -> Kernel:
-    inputs = shape.taps - 1 + MAX_WIDTH
-    tokens = MAX_WIDTH * (2 * shape.key_dim + shape.value_dim + 2)
-    records = shape.max_drafts * (shape.key_dim + shape.value_dim + 1)
-    return Kernel(
+def _window_kernel(shape: DeltaShape) -> tuple[Kernel, int]:
+    """The kernel and how many blocks of it run at once."""
+    inputs = (shape.taps - 1 + MAX_WIDTH) * shape.channels + MAX_WIDTH * shape.value_dim
+    floats = (
+        shape.key_dim * shape.value_dim  # the state
+        + MAX_WIDTH * (2 * shape.key_dim + shape.value_dim + 2)
+        + shape.max_drafts * (shape.key_dim + shape.value_dim + 1)
+    )
+    shared_memory = 2 * inputs * shape.dtype.size + 4 * floats
+    blocks = 2 if 2 * (shared_memory + 1024) <= SHARED_MEMORY else 1  # on a multiprocessor
+    kernel = Kernel(
         "delta_window",
         (*SOURCES, "delta_window.cuh"),
         WINDOW,
@@ -165,7 +174,8 @@ def _window_kernel(shape: DeltaShape) -> Kernel:
         ("out",),
         template=[*shape.template(), ("WIDTH", MAX_WIDTH)],
         threads=THREADS,
-        blocks=2,
-        shared_memory=4 * (inputs * shape.channels + tokens + records),
+        blocks=blocks,
+        shared_memory=shared_memory,
         contiguous=False,
     )
+    return kernel, blocks * MULTIPROCESSORS

@@ -7,9 +7,12 @@ import mlx.core as mx
 
 from ..pages import Pages
 from .source import Kernel, Template
-from .window import SPLIT, WindowArrays
+from .window import SPLIT, WindowArrays, splits_for
 
 KEYS = QUERIES = 16  # of a tile, see kernels/paged_window.cuh
+WARPS = 6
+BLOCKS = 2  # on a multiprocessor
+AT_ONCE = 132 * BLOCKS  # on an H200
 MAX_WIDTH = 16  # tokens of a window that attends tile by tile
 
 STRIDED = """
@@ -33,16 +36,16 @@ ATTEND = """
       tables, starts, lengths, const_cast<int*>(counters), out, partial, stats,
       width, static_cast<int>(gridDim.y),
       static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
-      limits[0], limits[1], scale[0], SHARED};
+      max(1, (tables_shape[1] * BLOCK_SIZE - 1) / SPLIT), limits[0], limits[1], scale[0], SHARED};
   paged_attention<Tiles, T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>(window);
 """
-BFLOAT16_TILES = "TensorCoreTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS, 2>"
+BFLOAT16_TILES = "TensorCoreTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS, HELD>"
 FLOAT32_TILES = "FloatTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>"
 STRIDED_INPUTS = ("queries", "keys", "values")
 PROJECTED_INPUTS = ("projected", "query_norm", "key_norm", "epsilon", "frequencies")
 HEADS_FILES = ("heads.cuh", "projected_heads.cuh")
-SHARED = "{shared_splits, shared_partial, shared_stats, shared_partial_shape[2]}"
-SHARED_INPUTS = ("shared_splits", "shared_partial", "shared_stats")
+SHARED = "{shared_positions, shared_partial, shared_stats, shared_partial_shape[2]}"
+SHARED_INPUTS = ("shared_positions", "shared_partial", "shared_stats")
 PAGES_INPUTS = (
     *("key_pages", "value_pages", "tables", "starts", "lengths", "counters", "limits", "scale"),
 )
@@ -101,15 +104,15 @@ class HeadPreparation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedSums:
-    """Sums over leading splits that rows have in common, for a launch that adds each row's own.
+    """Sums over leading positions that rows have in common, for a launch that adds each row's own.
 
-    ``splits`` (rows,) int32: how many each row has; ``num_own_splits``: at least as many as any row
-    has beside.
+    ``positions`` (rows,) int32: how many each row has; ``num_own_splits``: at least as many splits
+    as the rest of any row takes.
     """
 
-    splits: mx.array
-    partial: mx.array  # (rows, K/V heads, shared splits, width * group, dim) float32
-    stats: mx.array  # (rows, K/V heads, shared splits, width * group, 2) float32
+    positions: mx.array
+    partial: mx.array  # (rows, K/V heads, pieces, width * group, dim) float32
+    stats: mx.array  # (rows, K/V heads, pieces, width * group, 2) float32
     num_own_splits: int
 
 
@@ -212,16 +215,32 @@ def _launch(
     tiles = num_tiles(num_heads // num_kv_heads, width)
     splits = window.num_splits if shared is None else shared.num_own_splits
     is_merged = splits > 1 or shared is not None
-    parts = rows * tiles * num_kv_heads * splits * QUERIES if is_merged else 1
+    groups = rows * tiles * num_kv_heads
+    most = splits_for(window.tables.shape[1] * pages.block_size)
+    parts = groups * most * QUERIES if is_merged else 1
     arrays = [pages.keys, pages.values, window.tables, window.starts, window.lengths]
-    sums = [] if shared is None else [shared.splits, shared.partial, shared.stats]
+    sums = [] if shared is None else [shared.positions, shared.partial, shared.stats]
     out, _, _ = kernel(
         [*heads, *arrays, *constants, *sums],
-        (splits, num_kv_heads, rows * tiles),
+        (_blocks_for(splits, groups), num_kv_heads, rows * tiles),
         [shape, (parts * head_dim,), (parts * 2,)],
         [pages.shape.dtype, mx.float32, mx.float32],
     )
     return out
+
+
+@cache
+def _blocks_for(splits: int, groups: int) -> int:
+    """How many blocks to deal ``splits`` out to, of each of ``groups``.
+
+    Few have to wait for each other; many do the same preparations. A block takes about a third of
+    the time for these that it takes for a split, and so many at once run on the device.
+    """
+
+    def time(blocks: int) -> int:
+        return -(-groups * blocks // AT_ONCE) * (1 + 3 * -(-splits // blocks))
+
+    return min(range(1, splits + 1), key=lambda blocks: (time(blocks), -blocks))
 
 
 @cache
@@ -289,13 +308,14 @@ def _kernel(
     block_size: int,
     has_shared: bool,
 ) -> Kernel:
+    warps = WARPS
+    held = 2 if head_dim <= 128 else 1  # key tiles of a warp
     if dtype == mx.float32:
         tiles_file, tiles, warps = "float_tiles.cuh", FLOAT32_TILES, 4
         shared = (QUERIES + 2 * KEYS) * (head_dim + 4) * 4
     else:
-        tiles_file, tiles = "tensor_core_tiles.cuh", BFLOAT16_TILES
-        warps = 4 if head_dim <= 128 else 2
-        shared = (QUERIES + warps * 2 * 2 * KEYS) * (head_dim + 8) * 2
+        tiles_file, tiles = "tensor_core_tiles.cuh", BFLOAT16_TILES.replace("HELD", str(held))
+        shared = (QUERIES + 2 * warps * held * KEYS) * (head_dim + 8) * 2
     body = source + ATTEND.replace("TILES", tiles)
     return Kernel(
         f"{name}_shared" if has_shared else name,
@@ -313,6 +333,7 @@ def _kernel(
             *template,
         ],
         threads=32 * warps,
+        blocks=BLOCKS,
         shared_memory=shared,
         contiguous=inputs is PROJECTED_INPUTS,
     )

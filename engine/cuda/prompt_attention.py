@@ -23,19 +23,15 @@ ATTEND = """
 """
 
 
-def why_not(pages_dtype: mx.Dtype, key_dim: int, value_dim: int, block_size: int) -> str | None:
-    """Say why long windows over pages of this kind cannot take the kernel; None if they can."""
+def why_not(pages_dtype: mx.Dtype, head_dim: int) -> str | None:
+    """Say why pages that paged_attention takes cannot take this kernel; None if they can."""
     architecture = mx.device_info()["architecture"]
     if architecture != ARCHITECTURE:
         return f"a device of {architecture}, not {ARCHITECTURE}"
     if pages_dtype != mx.bfloat16:
         return f"pages of {str(pages_dtype).removeprefix('mlx.core.')}"
-    if key_dim != value_dim:
-        return f"keys of {key_dim} and values of {value_dim}"
-    if key_dim not in (64, 128, 192, 256):
-        return f"heads of {key_dim}, not a multiple of 64 up to 256"
-    if block_size % 16:
-        return f"blocks of {block_size} positions, not a multiple of 16"
+    if head_dim % 64:
+        return f"heads of {head_dim}, not a multiple of 64"
     return None
 
 
@@ -78,7 +74,10 @@ def _kernel(head_dim: int, group: int, block_size: int) -> tuple[Kernel, int]:
     queries = warpgroups * 64
     kernel = Kernel(
         "prompt_attention",
-        ("warp.cuh", "heads.cuh", "warpgroup.cuh", "prompt_attention.cuh"),
+        (
+            *("warp.cuh", "heads.cuh", "warpgroup.cuh"),
+            *("warpgroup_attention.cuh", "prompt_attention.cuh"),
+        ),
         ATTEND,
         (
             *("queries", "key_pages", "value_pages", "tables", "starts", "lengths"),

@@ -7,9 +7,9 @@ import mlx.core as mx
 from ..pages import Pages
 from . import paged_attention
 from .paged_attention import HEADS_FILES, HeadPreparation, Projection, SharedSums
-from .shared_rows import SharedRows
+from .shared_rows import KEYS, SharedRows
 from .source import Kernel
-from .window import SPLIT, WindowArrays
+from .window import WindowArrays
 
 PREPARE = """
   using Source = ProjectedHeads<
@@ -19,23 +19,19 @@ PREPARE = """
       source, starts, queries, projected_shape[0], projected_shape[1], NUM_HEADS, limits[1]);
 """
 ATTEND = """
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(1024) unsigned char shared[];
   const SharedPrefix prefix{
-      queries, key_pages, value_pages, tables, items, partial, stats,
-      queries_shape[1], static_cast<int>(gridDim.y),
+      queries, key_pages, value_pages, tables, groups, partial, stats,
+      groups_shape[0], queries_shape[1], static_cast<int>(gridDim.y),
       static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
       limits[1], scale[0]};
-  SharedSplit<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, PARTS, SETS, STAGES>(prefix).run(shared);
+  SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, STAGES>(prefix).run(shared);
 """
 
-
-def why_not(pages_dtype: mx.Dtype, head_dim: int) -> str | None:
-    """Say why a prefix in pages of this kind cannot be read once; None if it can."""
-    if pages_dtype != mx.bfloat16:
-        return f"pages of {str(pages_dtype).removeprefix('mlx.core.')}"
-    if head_dim not in (64, 128, 256):
-        return f"heads of {head_dim}, not 64, 128 or 256"
-    return None
+AT_ONCE = 132  # blocks, on an H200
+WARPGROUPS = 2
+QUERIES = 64 * WARPGROUPS  # of a tile, see kernels/shared_prefix.cuh
+SHARED_MEMORY = 227 * 1024  # of a block, at most
 
 
 def attend(
@@ -97,14 +93,16 @@ def _attend(
     rows, width, num_heads, head_dim = queries.shape
     num_kv_heads = pages.shape.num_kv_heads
     group = num_heads // num_kv_heads
-    sums = (rows, num_kv_heads, shared.num_splits, width * group)
+    tiles = -(-rows * width * group // QUERIES) + shared.groups.shape[0] - 1  # at most
+    pieces = max(1, min(shared.num_positions // KEYS, AT_ONCE // (tiles * num_kv_heads)))
+    sums = (rows, num_kv_heads, pieces, width * group)
     partial, stats = _attend_kernel(head_dim, group, pages.block_size)(
-        [queries, pages.keys, pages.values, window.tables, shared.items, *constants],
-        (shared.num_splits, num_kv_heads, shared.items.shape[0]),
+        [queries, pages.keys, pages.values, window.tables, shared.groups, *constants],
+        (pieces, num_kv_heads, tiles),
         [(*sums, head_dim), (*sums, 2)],
         [mx.float32, mx.float32],
     )
-    return SharedSums(shared.splits, partial, stats, shared.num_own_splits)
+    return SharedSums(shared.positions, partial, stats, shared.num_own_splits)
 
 
 @cache
@@ -129,26 +127,24 @@ def _prepare_kernel(dtype: mx.Dtype, projection: Projection, has_norm: bool, rot
 
 @cache
 def _attend_kernel(head_dim: int, group: int, block_size: int) -> Kernel:
-    # the sums and queries of a warp fill its registers; parts as in paged_attention
-    parts, sets, stages = (4, 4, 4) if head_dim <= 128 else (2, 4, 4)
-    row, queries, keys = head_dim + 8, paged_attention.QUERIES, paged_attention.KEYS
-    ring = stages * 2 * parts * keys * row * 2
-    exchanged = sets * parts * queries * 40 * 4
+    queries, stage = QUERIES * head_dim * 2, 2 * KEYS * head_dim * 2
+    stages = min(4, (SHARED_MEMORY - queries) // stage)
     return Kernel(
         "shared_prefix",
-        ("warp.cuh", *HEADS_FILES, "paged_window.cuh", "shared_prefix.cuh"),
+        (
+            *("warp.cuh", "heads.cuh", "paged_window.cuh"),
+            *("warpgroup.cuh", "warpgroup_attention.cuh", "shared_prefix.cuh"),
+        ),
         ATTEND,
-        ("queries", "key_pages", "value_pages", "tables", "items", "limits", "scale"),
+        ("queries", "key_pages", "value_pages", "tables", "groups", "limits", "scale"),
         ("partial", "stats"),
         template=[
             ("HEAD_DIM", head_dim),
             ("GROUP", group),
             ("BLOCK_SIZE", block_size),
-            ("SPLIT", SPLIT),
-            ("PARTS", parts),
-            ("SETS", sets),
+            ("WARPGROUPS", WARPGROUPS),
             ("STAGES", stages),
         ],
-        threads=32 * sets * parts,
-        shared_memory=ring + sets * queries * row * 2 + exchanged,
+        threads=128 * WARPGROUPS,
+        shared_memory=queries + stages * stage,
     )

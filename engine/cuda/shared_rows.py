@@ -1,8 +1,6 @@
-"""Which rows of a batch share leading splits that are to be read once for all of them."""
+"""Which rows of a batch share leading positions that are to be read once for all of them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
@@ -10,29 +8,29 @@ import numpy as np
 from ..batch import Batch, Int32s
 from ..spans import GroupSpan
 from .device import on_device
-from .window import SPLIT, splits_for
+from .window import splits_for
 
-BLOCKS = 128  # of a launch, about: one for each multiprocessor
+KEYS = 64  # shared positions are a multiple of: a tile of kernels/shared_prefix.cuh
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedRows:
-    """What kernels know of shared splits.
+    """What kernels know of shared positions.
 
-    ``items`` (any, 3) int32: a row, the row after the last, the splits those share; ``splits``
-    (rows,) int32: how many of each row's splits are shared. ``num_splits`` and ``num_own_splits``
-    are at least as many as any row has, shared and of its own.
+    ``groups`` (any, 3) int32: a row, the row after the last, the positions those share;
+    ``positions`` (rows,) int32: how many of each row's are shared. ``num_positions`` and
+    ``num_own_splits`` are at least as many as any row has, shared and of its own.
     """
 
-    items: mx.array
-    splits: mx.array
-    num_splits: int
+    groups: mx.array
+    positions: mx.array
+    num_positions: int
     num_own_splits: int
 
     @classmethod
-    def of(cls, batch: Batch, num_kv_heads: int) -> "SharedRows | None":
-        """Those of ``batch``; None if nothing is shared, or less than a split."""
-        plan = SharedPlan.of(batch, num_kv_heads)
+    def of(cls, batch: Batch) -> "SharedRows | None":
+        """Those of ``batch``; None if nothing is shared, or less than a tile."""
+        plan = SharedPlan.of(batch)
         return None if plan is None else plan.arrays()
 
 
@@ -40,62 +38,53 @@ class SharedRows:
 class SharedPlan:
     """The same before it goes to the device."""
 
-    items: Int32s
-    splits: Int32s
-    num_splits: int
+    groups: Int32s
+    positions: Int32s
+    num_positions: int
     num_own_splits: int
 
     @classmethod
-    def of(cls, batch: Batch, num_kv_heads: int) -> "SharedPlan | None":
-        """That of ``batch``; None if nothing is shared, or less than a split."""
-        shared = np.zeros(batch.size, np.int32)
+    def of(cls, batch: Batch) -> "SharedPlan | None":
+        """That of ``batch``; None if nothing is shared, or less than a tile."""
+        positions = np.zeros(batch.size, np.int32)
         groups: list[tuple[int, int, int]] = []
         for part in batch.parts:
             if isinstance(part, GroupSpan):
-                count = part.shared.num_blocks * batch.block_size // SPLIT
+                count = part.shared.num_blocks * batch.block_size // KEYS * KEYS
                 if count:
                     first, last = part.own[0].first, part.own[-1].last
-                    shared[first:last] = count
+                    positions[first:last] = count
                     groups.append((first, last, count))
         if not groups:
             return None
-        ends = batch.starts + batch.lengths
-        own = max(splits_for(int(end)) - int(n) for end, n in zip(ends, shared, strict=True))
-        return cls(_cut(groups, num_kv_heads), shared, int(shared.max()), own)
+        own = splits_for(int((batch.starts + batch.lengths - positions).max()))
+        return cls(np.array(groups, np.int32), positions, int(positions.max()), own)
 
     def rounded(self, num_rows: int) -> "SharedPlan":
         """The same for ``num_rows``, with sizes of which there are few: for compiled steps.
 
-        Items and rows that only fill up share nothing.
+        Groups and rows that only fill up share nothing.
         """
-        items = np.zeros((_power_of_two(len(self.items)), 3), np.int32)
-        items[: len(self.items)] = self.items
-        splits = np.zeros(num_rows, np.int32)
-        splits[: len(self.splits)] = self.splits
+        groups = np.zeros((_power_of_two(len(self.groups)), 3), np.int32)
+        groups[: len(self.groups)] = self.groups
+        positions = np.zeros(num_rows, np.int32)
+        positions[: len(self.positions)] = self.positions
         return SharedPlan(
-            items, splits, _power_of_two(self.num_splits), _power_of_two(self.num_own_splits)
+            groups,
+            positions,
+            _power_of_two(self.num_positions),
+            _power_of_two(self.num_own_splits),
         )
 
     def arrays(self) -> SharedRows:
         """Arrays on the device."""
-        items, splits = (on_device(mx.array(a)) for a in (self.items, self.splits))
+        groups, positions = (on_device(mx.array(a)) for a in (self.groups, self.positions))
         return SharedRows(
-            items[: self.items.size].reshape(self.items.shape),
-            splits[: self.splits.size],
-            self.num_splits,
+            groups[: self.groups.size].reshape(self.groups.shape),
+            positions[: self.positions.size],
+            self.num_positions,
             self.num_own_splits,
         )
-
-
-def _cut(groups: Sequence[tuple[int, int, int]], num_kv_heads: int) -> Int32s:
-    """Cut groups, (first row, last, splits), into items for about BLOCKS blocks in all."""
-    blocks = num_kv_heads * sum(splits for _, _, splits in groups)
-    pieces = max(1, BLOCKS // blocks)
-    items = []
-    for first, last, splits in groups:
-        edges = np.linspace(first, last, min(pieces, last - first) + 1).astype(int)
-        items += [(begin, end, splits) for begin, end in pairwise(edges)]
-    return np.array(items, np.int32)
 
 
 def _power_of_two(least: int) -> int:

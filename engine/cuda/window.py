@@ -9,7 +9,9 @@ from ..batch import Batch, Int32s
 from ..view import BatchView
 from .device import on_device
 
-SPLIT = 256  # positions; one for all batches and shapes, or results would depend on them
+# Positions of a split; the first has twice as many. One rule for all batches and shapes, or results
+# would depend on them: short rows are not cut at all, and long ones can be spread.
+SPLIT = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +54,7 @@ def pack(starts: Int32s, lengths: Int32s, blocks: Int32s) -> Int32s:
 
 def splits_for(end: int) -> int:
     """How many splits cover positions 0 .. end - 1."""
-    return (end - 1) // SPLIT + 1
+    return max(1, (end - 1) // SPLIT)
 
 
 def window_arrays(view: BatchView) -> WindowArrays:

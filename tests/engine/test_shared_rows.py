@@ -4,6 +4,7 @@ import numpy as np
 
 from engine.batch import Batch, Window
 from engine.cuda.shared_rows import SharedPlan
+from engine.cuda.window import SPLIT
 from scheduler.round import PrefixGroup, Row
 
 
@@ -19,35 +20,37 @@ def batch_of(groups: list[tuple[int, int]], others: int = 0) -> Batch:
         ]
         rows += members
         named.append(PrefixGroup(tuple(row.seq_id for row in members), num_blocks))
-    rows += [Row(len(rows) + n, (1,), 300, tuple(range(block, block + 19))) for n in range(others)]
+    table = tuple(range(block, block + 2 * SPLIT // 16 + 1))
+    rows += [Row(len(rows) + n, (1,), 2 * SPLIT, table) for n in range(others)]
     return Batch([Window(row) for row in rows], 16, tuple(named))
 
 
-def test_nothing_is_shared_without_a_group_or_less_than_a_split() -> None:
-    assert SharedPlan.of(batch_of([], others=3), 8) is None
-    assert SharedPlan.of(batch_of([(20, 15)]), 8) is None
+def test_nothing_is_shared_without_a_group_or_less_than_a_tile() -> None:
+    assert SharedPlan.of(batch_of([], others=3)) is None
+    assert SharedPlan.of(batch_of([(70, 3)])) is None
 
 
-def test_whole_splits_of_a_group_are_shared_and_cut_by_rows() -> None:
-    plan = SharedPlan.of(batch_of([(8, 40)], others=2), num_kv_heads=8)
+def test_whole_tiles_of_a_group_are_shared_by_its_rows_alone() -> None:
+    plan = SharedPlan.of(batch_of([(8, 42)], others=2))
     assert plan is not None
-    assert plan.splits.tolist() == [2] * 8 + [0] * 2
-    assert (plan.num_splits, plan.num_own_splits) == (2, 2)
-    assert plan.items.tolist() == [[n, n + 1, 2] for n in range(8)]
+    assert plan.groups.tolist() == [[0, 8, 640]]
+    assert plan.positions.tolist() == [640] * 8 + [0] * 2
+    assert (plan.num_positions, plan.num_own_splits) == (640, 2)
 
 
-def test_a_long_prefix_is_one_item_and_groups_keep_their_own_number_of_splits() -> None:
-    plan = SharedPlan.of(batch_of([(4, 256), (40, 32)]), num_kv_heads=8)
+def test_groups_keep_their_own_number_of_positions() -> None:
+    plan = SharedPlan.of(batch_of([(4, 256), (40, 32)]))
     assert plan is not None
-    assert plan.items.tolist() == [[0, 4, 16], [4, 44, 2]]
-    assert (plan.num_splits, plan.num_own_splits) == (16, 1)
+    assert plan.groups.tolist() == [[0, 4, 4096], [4, 44, 512]]
+    assert plan.positions.tolist() == [4096] * 4 + [512] * 40
+    assert (plan.num_positions, plan.num_own_splits) == (4096, 1)
 
 
-def test_rounding_adds_items_and_rows_that_share_nothing() -> None:
-    plan = SharedPlan.of(batch_of([(5, 48)]), num_kv_heads=8)
+def test_rounding_adds_groups_and_rows_that_share_nothing() -> None:
+    plan = SharedPlan.of(batch_of([(20, 48), (30, 32), (40, 16)]))
     assert plan is not None
-    rounded = plan.rounded(8)
-    assert rounded.items.tolist() == [*plan.items.tolist(), *[[0, 0, 0]] * 3]
-    assert rounded.splits.tolist() == [3] * 5 + [0] * 3
-    assert (rounded.num_splits, rounded.num_own_splits) == (4, 1)
-    assert np.array_equal(np.array(rounded.arrays().items), rounded.items)
+    rounded = plan.rounded(96)
+    assert rounded.groups.tolist() == [*plan.groups.tolist(), [0, 0, 0]]
+    assert rounded.positions.tolist() == [768] * 20 + [512] * 30 + [256] * 40 + [0] * 6
+    assert (rounded.num_positions, rounded.num_own_splits) == (1024, 1)
+    assert np.array_equal(np.array(rounded.arrays().groups), rounded.groups)

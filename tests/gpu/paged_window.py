@@ -13,6 +13,8 @@ from scheduler.round import Row
 BLOCK_SIZE = 16
 NUM_BLOCKS = 300
 
+Inputs = tuple[mx.array, mx.array, mx.array]  # queries, keys, values: (rows, heads, width, dim)
+
 
 def rounded(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
     return mx.array(array.astype(np.float32)).astype(dtype)
@@ -20,6 +22,15 @@ def rounded(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
 
 def as_float64(array: mx.array) -> np.ndarray:
     return np.array(array.astype(mx.float32)).astype(np.float64)
+
+
+def difference(ours: np.ndarray, reference: np.ndarray) -> float:
+    return float(np.linalg.norm(ours - reference) / np.linalg.norm(reference))
+
+
+def windows_of(rows: list[Row]) -> WindowArrays:
+    """Those of ``rows`` in their order."""
+    return WindowArrays.of(Batch([Window(row) for row in rows], BLOCK_SIZE, keep_order=True))
 
 
 class PagedRows:
@@ -49,7 +60,7 @@ class PagedRows:
         blocks = tuple(int(self.free.pop()) for _ in range(used))
         return Row(len(self.free), (1,) * length, start, blocks)
 
-    def inputs(self, num_rows: int, width: int) -> tuple[mx.array, mx.array, mx.array]:
+    def inputs(self, num_rows: int, width: int) -> Inputs:
         """Queries, keys, values as modules give them, transposed to (rows, heads, width, dim)."""
         heads = (self.num_heads, *2 * [self.pages.shape.num_kv_heads])
         made = [self._normal((num_rows, width, count, self.head_dim)) for count in heads]
@@ -57,25 +68,30 @@ class PagedRows:
         queries, keys, values = (array.transpose(0, 2, 1, 3) for array in made)
         return queries, keys, values
 
+    def constants(self, window_size: int | None = None, first: int = 0) -> dict[str, mx.array]:
+        """What attention is told beside its inputs."""
+        return {
+            "limits": mx.array([window_size or UNLIMITED, first], mx.int32),
+            "scale": mx.array([self.head_dim**-0.5], mx.float32),
+        }
+
     def attend(
         self,
         rows: list[Row],
-        inputs: tuple[mx.array, mx.array, mx.array],
+        inputs: Inputs,
         window_size: int | None = None,
         first: int = 0,
     ) -> mx.array:
         """Run the kernel over ``rows``, in their order."""
-        batch = Batch([Window(row) for row in rows], BLOCK_SIZE, keep_order=True)
         queries, keys, values = inputs
         return paged_attention.attend(
             self.pages,
-            WindowArrays.of(batch),
+            windows_of(rows),
             queries=queries,
             keys=keys,
             values=values,
             counters=mx.zeros((4096,), mx.int32),
-            limits=mx.array([window_size or UNLIMITED, first], mx.int32),
-            scale=mx.array([self.head_dim**-0.5], mx.float32),
+            **self.constants(window_size, first),
         )
 
     def history(self, row: Row) -> tuple[np.ndarray, np.ndarray]:

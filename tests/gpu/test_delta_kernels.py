@@ -167,6 +167,29 @@ def test_a_prompt_comes_out_bitwise_whoever_runs_beside_it() -> None:
     assert mx.array_equal(*states)
 
 
+def test_more_rows_than_run_at_once_come_out_bitwise_as_each_does_alone() -> None:
+    module = make_module(16, 32, 64, 64, mx.bfloat16)
+    together, alone = (
+        DeltaPair(module, CudaBackend(), mx.bfloat16, 4, slots=range(1, 12)) for _ in range(2)
+    )
+    for round_ in range(3):
+        steps = [Step(n, 1 + (n + round_) % 3, drafts=(n + 2 * round_) % 5) for n in range(11)]
+        view = together.view(steps)
+        projected = module.project(together.inputs(view))
+        out = together.run_kernels(view, projected)
+        for number, step in enumerate(steps):
+            width = step.certain + step.drafts
+            part = [array[number : number + 1, :width] for array in projected]
+            one = alone.run_kernels(alone.view([step]), part)
+            assert mx.array_equal(one[0], out[number, :width]), (round_, number)
+        for pair in (together, alone):
+            for number, step in enumerate(steps):
+                pair.sequences[number].position += step.certain
+                pair.accept(number, min(step.drafts, number % 3))
+    states = [pair.layers[1].slots.pools["state"] for pair in (together, alone)]
+    assert mx.array_equal(states[0][1:], states[1][1:])
+
+
 def test_bfloat16_stays_as_close_to_float32_as_the_operations_do() -> None:
     exact = make_module(2, 4, 128, 128, mx.float32)
     coarse = make_module(2, 4, 128, 128, mx.bfloat16)

@@ -3,21 +3,15 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from paged_window import BLOCK_SIZE, PagedRows, as_float64
+from paged_window import PagedRows, as_float64, difference, windows_of
 
-from engine.batch import Batch, Window
 from engine.cuda import page_writes
-from engine.cuda.window import WindowArrays
 
 pytestmark = pytest.mark.gpu
 
 SHAPES = [(4, 2, 64), (32, 8, 128), (16, 4, 256), (8, 8, 96), (12, 2, 32)]  # heads, kv heads, dim
 STARTS = (0, 5, 250, 256, 300, 1023)
 LIMITS = {mx.float32: 2e-6, mx.bfloat16: 4e-3}
-
-
-def difference(ours: np.ndarray, reference: np.ndarray) -> float:
-    return float(np.linalg.norm(ours - reference) / np.linalg.norm(reference))
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
@@ -81,7 +75,7 @@ def test_a_query_comes_out_bitwise_whatever_shares_its_batch_and_window(shape, d
 def test_a_read_that_depends_on_the_write_never_sees_older_pages() -> None:
     rows_of = PagedRows(4, 2, 64, mx.float32)
     row = rows_of.row(600, 4)
-    window = WindowArrays.of(Batch([Window(row)], BLOCK_SIZE))
+    window = windows_of([row])
     heads = np.arange(2)[:, None] * rows_of.pages.num_blocks + np.array(row.blocks)
     numbers = mx.array(heads[None])
     stale = 0

@@ -5,13 +5,10 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 import pytest
-from paged_window import PagedRows, as_float64
+from paged_window import PagedRows, as_float64, difference, windows_of
 
-from engine.batch import Batch, Window
 from engine.cuda import paged_attention
-from engine.cuda.attention_layer import UNLIMITED
 from engine.cuda.paged_attention import HeadPreparation, Projection
-from engine.cuda.window import WindowArrays
 from scheduler.round import Row
 
 pytestmark = pytest.mark.gpu
@@ -78,16 +75,14 @@ class Projected:
     def attend(
         self, rows: list[Row], projected: mx.array, window_size: int | None = None, first: int = 0
     ) -> mx.array:
-        batch = Batch([Window(row) for row in rows], 16, keep_order=True)
         out = paged_attention.attend_projected(
             self.rows_of.pages,
-            WindowArrays.of(batch),
+            windows_of(rows),
             projected,
             self.projection,
             self.preparation,
             counters=mx.zeros((4096,), mx.int32),
-            limits=mx.array([window_size or UNLIMITED, first], mx.int32),
-            scale=mx.array([self.shape.head_dim**-0.5], mx.float32),
+            **self.rows_of.constants(window_size, first),
         )
         mx.eval(out)
         return out
@@ -157,10 +152,6 @@ class Projected:
             worst = max(worst, difference(out[number, :length], expected))
             assert not out[number, length:].any()
         return worst
-
-
-def difference(ours: np.ndarray, reference: np.ndarray) -> float:
-    return float(np.linalg.norm(ours - reference) / np.linalg.norm(reference))
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)

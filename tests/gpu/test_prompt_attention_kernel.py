@@ -3,13 +3,10 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from paged_window import BLOCK_SIZE, PagedRows, as_float64
+from paged_window import Inputs, PagedRows, as_float64, difference, windows_of
 
-from engine.batch import Batch, Window
 from engine.cuda import page_writes
-from engine.cuda.attention_layer import UNLIMITED
 from engine.cuda.prompt_attention import attend_prompt
-from engine.cuda.window import WindowArrays
 from scheduler.round import Row
 
 pytestmark = pytest.mark.gpu
@@ -21,26 +18,16 @@ LIMIT = 4e-3
 def attend(
     rows_of: PagedRows,
     rows: list[Row],
-    inputs: tuple[mx.array, mx.array, mx.array],
+    inputs: Inputs,
     window_size: int | None = None,
     first: int = 0,
 ) -> mx.array:
     """Write the rows' windows and attend, as a layer does."""
-    batch = Batch([Window(row) for row in rows], BLOCK_SIZE, keep_order=True)
-    window = WindowArrays.of(batch)
+    window = windows_of(rows)
     queries, keys, values = inputs
-    return attend_prompt(
-        rows_of.pages,
-        window,
-        queries,
-        page_writes.write(rows_of.pages, window, keys, values),
-        limits=mx.array([window_size or UNLIMITED, first], mx.int32),
-        scale=mx.array([rows_of.head_dim**-0.5], mx.float32),
-    )
-
-
-def difference(ours: np.ndarray, reference: np.ndarray) -> float:
-    return float(np.linalg.norm(ours - reference) / np.linalg.norm(reference))
+    written = page_writes.write(rows_of.pages, window, keys, values)
+    constants = rows_of.constants(window_size, first)
+    return attend_prompt(rows_of.pages, window, queries, written, **constants)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

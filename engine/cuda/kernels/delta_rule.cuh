@@ -160,6 +160,21 @@ struct StateRows {
 #pragma unroll
       for (int j = 0; j < S::DK / 32; j++) s[r][j] = __ldcs(at(state, first, r, j));
   }
+  // The same by way of shared memory, each thread's part in a place of its own.
+  __device__ static void stage(float4* staged, const float* state, int first) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+      for (int j = 0; j < S::DK / 32; j++)
+        copy_async(staged + (r * (S::DK / 32) + j) * blockDim.x + threadIdx.x, at(state, first, r, j));
+  }
+  __device__ void take(const float4* staged) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+      for (int j = 0; j < S::DK / 32; j++)
+        s[r][j] = staged[(r * (S::DK / 32) + j) * blockDim.x + threadIdx.x];
+  }
   __device__ void store(float* state, int first) const {
 #pragma unroll
     for (int r = 0; r < ROWS; r++)

@@ -6,19 +6,27 @@ struct FloatTiles {
   static constexpr int PARTS = 1;
   static constexpr int SHARED = (QUERIES + 2 * KEYS) * ROW * 4;
   static constexpr int QUERIES_OF_WARP = QUERIES / WARPS;
+  static_assert(QUERIES % WARPS == 0);
   static constexpr int DIMS = HEAD_DIM / 32;  // of a lane: lane, lane + 32, ...
+
+  struct Ahead {
+    template <typename Share>
+    __device__ explicit Ahead(const Share&) {}
+  };
 
   template <typename Source>
   __device__ static SplitResult<1> run(
       const Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source>& share,
+      const Ahead&,
       unsigned char* shared,
       float (*stats)[QUERIES][2]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float* queries = reinterpret_cast<float*>(shared);
     float* keys = queries + QUERIES * ROW;
     float* values = keys + KEYS * ROW;
-    share.write_window(queries, ROW);
-    share.load_queries(queries, ROW);
+    share.write_window([&](int, bool) { return queries + warp * ROW; });
+    // they stay for further splits, but where new keys passed through their rows
+    if (share.split == share.begin_split || share.high > share.start) share.load_queries(queries, ROW);
 
     float sums[QUERIES_OF_WARP][DIMS] = {};
     RunningSoftmax softmax[QUERIES_OF_WARP];

@@ -1,3 +1,7 @@
+__device__ __forceinline__ void prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 template <typename T>
 struct Heads {  // (rows, heads, time, dim) with any strides
   const T* data;
@@ -13,11 +17,13 @@ template <typename T>
 struct StridedHeads {
   Heads<T> queries, keys, values;
 
+  // One token's K/V into its page and into shared memory, by a warp.
   template <typename Share>
-  __device__ void write(const Share& share, int t, T* key, T* value, T*) const {
+  __device__ void write(
+      const Share& share, int t, T* key_page, T* value_page, T* key, T* value) const {
     for (int d = threadIdx.x % 32; d < Share::DIM; d += 32) {
-      key[d] = keys.at(share.row, share.kv_head, t, d);
-      value[d] = values.at(share.row, share.kv_head, t, d);
+      key_page[d] = key[d] = keys.at(share.row, share.kv_head, t, d);
+      value_page[d] = value[d] = values.at(share.row, share.kv_head, t, d);
     }
   }
   template <typename Share>
@@ -26,7 +32,10 @@ struct StridedHeads {
       to[d] = queries.at(share.row, head, t, d);
   }
   template <typename Share>
-  __device__ T finished(const Share&, int, int, int, float value) const {
-    return static_cast<T>(value);
+  __device__ void ask(const Share&) const {}
+  template <typename Share>
+  __device__ T gate(const Share&, int, int, int) const {
+    return static_cast<T>(0.f);
   }
+  __device__ T finished(float value, T) const { return static_cast<T>(value); }
 };

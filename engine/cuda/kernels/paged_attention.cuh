@@ -2,15 +2,37 @@
 //
 //   out[b, t, h] = softmax_p(scale q[b, h, t] . k[p]) v[p],   p <= start[b] + t
 //
-// Grid: (splits, K/V heads, rows x query tiles). A query tile is 16 of the width x GROUP queries
-// that share a K/V head, token by token. A split is SPLIT consecutive positions, counted from
-// position 0 whatever the batch holds: so a query's result, bitwise, depends on its own row alone,
-// not on the batch, nor on which other tokens are in its window (a split that is masked for a
-// query adds nothing to it). The last block of a tile to finish merges its splits, in order.
+// Grid: (any, K/V heads, rows x query tiles); a row's splits are dealt out to the blocks of the first
+// dimension, one after another, as many to each. A query tile is 16 of the width x GROUP queries
+// that share a K/V head, token by token. A split is SPLIT consecutive positions, the first twice as many,
+// counted from position 0 whatever the batch holds: so a query's result, bitwise, depends on its own row
+// alone, not on the batch, nor on which other tokens are in its window (a split that is masked for a
+// query adds nothing to it). The last block of a tile to finish merges its splits, in order. Rows that
+// share a prefix find sums over it ready (shared_prefix.cuh), which do depend on the batch.
 //
-//   position 0        SPLIT        2 SPLIT             end = start + length
-//   |--- split 0 ---|--- split 1 ---|--- split 2 ...---|
-//                                      ^ start: written here, by the blocks that read them
+//   position 0            2 SPLIT       3 SPLIT         end = start + length
+//   |------- split 0 -------|--- split 1 ---|--- split 2 ...---|
+//                                              ^ start: written here, by the blocks that read them
+
+__device__ __forceinline__ float warp_maximum(float value) {
+#pragma unroll
+  for (int offset = 16; offset; offset >>= 1)
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
+
+// What other blocks wrote: past L1.
+template <int COUNT>
+__device__ __forceinline__ void load_cached(float (&to)[COUNT], const float* from) {
+  if constexpr (COUNT % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4)
+      *reinterpret_cast<float4*>(to + i) = __ldcg(reinterpret_cast<const float4*>(from + i));
+  } else {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) to[i] = __ldcg(from + i);
+  }
+}
 
 // Whether this block is the last of its tile to get here; what the others wrote is then visible.
 __device__ __forceinline__ bool is_last(int* counter, int expected) {
@@ -26,74 +48,114 @@ __device__ __forceinline__ bool is_last(int* counter, int expected) {
   return last;
 }
 
+// Joins the splits of each query of the tile, a warp for each query: pieces of what is shared first, then
+// splits in order, 32 at a time.
+template <int WARPS, typename Share>
+__device__ void merge(const Share& share, long long group) {
+  using T = typename Share::Number;
+  constexpr int DIMS = Share::DIM / 32;  // of a lane: DIMS * lane and on
+  const int lane = threadIdx.x % 32;
+  const SharedSums& shared = share.all.shared;
+  const int each = share.all.width * Share::QUERIES_OF_TOKEN;
+  // counted from position 0 where nothing is shared, so that it does not show where a window starts
+  const int num_pieces = pieces_of(share.num_shared, shared.num_pieces);
+  const int begin = share.num_shared ? 0 : share.first_split;
+  const int own_begin = share.num_shared ? num_pieces : share.first_split;
+  const int end = own_begin + share.num_splits;
+  for (int query = threadIdx.x / 32; query < share.num_queries; query += WARPS) {
+    const long long own = (group * share.all.most_splits - own_begin) * QUERIES + query;
+    const long long others =
+        ((long long)share.row * share.all.num_kv_heads + share.kv_head) * shared.num_pieces * each +
+        share.tile * QUERIES + query;
+    const auto place = [&](int s) {
+      return s < num_pieces ? others + (long long)s * each : own + (long long)s * QUERIES;
+    };
+    const auto stat_of = [&](int s) {
+      if (s >= end || s < begin) return make_float2(NOTHING, 0.f);
+      const float* stats = s < num_pieces ? shared.stats : share.all.stats;
+      return __ldcg(reinterpret_cast<const float2*>(stats) + place(s));
+    };
+    alignas(16) T gates[DIMS];
+    share.load_gates(query, gates);
+    const int chunk = begin / 32 * 32;
+    const float2 first_stat = stat_of(chunk + lane);
+    float maximum = first_stat.x;
+    for (int s = chunk + 32 + lane; s < end; s += 32) maximum = fmaxf(maximum, stat_of(s).x);
+    maximum = warp_maximum(maximum);
+    alignas(16) float value[DIMS] = {};
+    float sum = 0.f;
+    for (int base = chunk; base < end; base += 32) {
+      const float2 stat = base == chunk ? first_stat : stat_of(base + lane);
+      const float weight = stat.x <= NOTHING ? 0.f : exp2f(__fsub_rn(stat.x, maximum));
+      sum = __fadd_rn(sum, warp_sum(__fmul_rn(weight, stat.y)));
+      const int last = min(end, base + 32);
+#pragma unroll 8
+      for (int s = max(base, begin); s < last; s++) {
+        const float w = __shfl_sync(0xffffffffu, weight, s - base);
+        const float* from = s < num_pieces ? shared.partial : share.all.partial;
+        alignas(16) float part[DIMS];
+        load_cached<DIMS>(part, from + place(s) * Share::DIM + lane * DIMS);
+#pragma unroll
+        for (int j = 0; j < DIMS; j++) value[j] = fmaf(w, part[j], value[j]);
+      }
+    }
+    share.emit(query, value, sum, gates);
+  }
+}
+
+// Joins the parts of a split, a warp for each query: into the output if nothing else is seen, or where the
+// merge finds it.
+template <int WARPS, int PARTS, typename Share, typename Result>
+__device__ void leave(const Share& share, const Result& result, long long here, bool is_whole) {
+  using T = typename Share::Number;
+  constexpr int DIMS = Share::DIM / 32;
+  for (int query = threadIdx.x / 32; query < share.num_queries; query += WARPS) {
+    alignas(16) T gates[DIMS];
+    if (is_whole) share.load_gates(query, gates);
+    float maximum = NOTHING, sum = 0.f;
+    alignas(16) float value[DIMS] = {};
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) maximum = fmaxf(maximum, result.stats[p][query][0]);
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+      const float factor = exp2f(result.stats[p][query][0] - maximum);
+      sum = fmaf(factor, result.stats[p][query][1], sum);
+      alignas(16) float part[DIMS];
+      load(part, result.values[p] + query * Share::DIM + share.first_dim());
+#pragma unroll
+      for (int j = 0; j < DIMS; j++) value[j] = fmaf(factor, part[j], value[j]);
+    }
+    if (is_whole) {
+      share.emit(query, value, sum, gates);
+    } else {
+      store(share.all.partial + (here * QUERIES + query) * Share::DIM + share.first_dim(), value);
+      if (threadIdx.x % 32 == 0)
+        reinterpret_cast<float2*>(share.all.stats)[here * QUERIES + query] = make_float2(maximum, sum);
+    }
+  }
+}
+
 template <
     typename Tiles, typename T, int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int WARPS,
     typename Source>
 __device__ void paged_attention(const PagedWindow<T, Source>& all) {
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ float stats[Tiles::PARTS][QUERIES][2];
-  const Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source> share(all);
+  Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source> share(all);
+  const typename Tiles::Ahead ahead(share);
+  share.ask();
   if (share.is_empty()) return;
-  const auto result = Tiles::run(share, shared, stats);
-  __syncthreads();
-
   const long long group = (long long)blockIdx.z * gridDim.y + blockIdx.y;
-  const long long here = group * gridDim.x + blockIdx.x;
-  const bool is_whole = share.num_splits + share.num_shared == 1;
-  for (int i = threadIdx.x; i < share.num_queries * HEAD_DIM; i += WARPS * 32) {
-    const int query = i / HEAD_DIM, d = i % HEAD_DIM;
-    float maximum = NOTHING, value = 0.f, sum = 0.f;
-#pragma unroll
-    for (int p = 0; p < Tiles::PARTS; p++) maximum = fmaxf(maximum, result.stats[p][query][0]);
-#pragma unroll
-    for (int p = 0; p < Tiles::PARTS; p++) {
-      const float factor = exp2f(result.stats[p][query][0] - maximum);
-      sum = fmaf(factor, result.stats[p][query][1], sum);
-      value = fmaf(factor, result.values[p][i], value);
-    }
-    if (is_whole) {
-      share.emit(query, d, value / sum);
-    } else {
-      all.partial[here * QUERIES * HEAD_DIM + i] = value;
-      if (d == 0) {
-        all.stats[(here * QUERIES + query) * 2] = maximum;
-        all.stats[(here * QUERIES + query) * 2 + 1] = sum;
-      }
-    }
+  const bool is_whole = share.num_splits == 1 && share.num_shared == 0;
+  for (int split = share.begin_split; split < share.end_split; split++) {
+    share.take(split);
+    const auto result = Tiles::run(share, ahead, shared, stats);
+    __syncthreads();
+    const long long here = group * all.most_splits + split - share.first_split;
+    leave<WARPS, Tiles::PARTS>(share, result, here, is_whole);
+    __syncthreads();
   }
-  if (is_whole || !is_last(all.counters + group, share.num_splits)) return;
-
-  // The merge: a warp for each query, splits in order, shared ones first; loads do not wait for the
-  // sums.
-  constexpr int DIMS = HEAD_DIM / 32;
-  const SharedSums& shared_sums = all.shared;
-  const int each = all.width * GROUP;
-  const long long first = group * gridDim.x - share.num_shared;
-  const long long first_shared =
-      ((long long)share.row * all.num_kv_heads + share.kv_head) * shared_sums.num_splits;
-  for (int query = threadIdx.x / 32; query < share.num_queries; query += WARPS) {
-    RunningSoftmax softmax;
-    float value[DIMS] = {};
-#pragma unroll 8
-    for (int s = 0; s < share.num_shared + share.num_splits; s++) {
-      const bool is_shared = s < share.num_shared;
-      const long long at = is_shared ? (first_shared + s) * each + share.tile * QUERIES + query
-                                     : (first + s) * QUERIES + query;
-      const float* partial = is_shared ? shared_sums.partial : all.partial;
-      const float* stats = is_shared ? shared_sums.stats : all.stats;
-      const float2 stat = __ldcg(reinterpret_cast<const float2*>(stats) + at);
-      float part[DIMS];
-#pragma unroll
-      for (int j = 0; j < DIMS; j++)
-        part[j] = __ldcg(partial + at * HEAD_DIM + threadIdx.x % 32 + 32 * j);
-      const float factor = softmax.raise(stat.x);
-      const float weight = softmax.weight(stat.x);
-      softmax.sum = fmaf(weight, stat.y, softmax.sum);
-#pragma unroll
-      for (int j = 0; j < DIMS; j++) value[j] = fmaf(weight, part[j], __fmul_rn(value[j], factor));
-    }
-#pragma unroll
-    for (int j = 0; j < DIMS; j++)
-      share.emit(query, threadIdx.x % 32 + 32 * j, value[j] / softmax.sum);
-  }
+  if (is_whole) return;
+  if (share.num_blocks() > 1 && !is_last(all.counters + group, share.num_blocks())) return;
+  merge<WARPS>(share, group);
 }

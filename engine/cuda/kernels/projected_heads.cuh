@@ -1,6 +1,24 @@
 // Queries, keys and values as one product left them, a Source of PagedWindow: heads are normed and
 // turned on their way. Numbers are rounded to T where MLX's operations would have stored them.
 
+// Sine and cosine to about a unit in the last place, for angles up to a million or so: sincosf keeps a
+// stack for any that are larger. The angle less quarter turns is exact but for the last term.
+__device__ __forceinline__ void sine_cosine(float angle, float& sine, float& cosine) {
+  const float quarters = rintf(__fmul_rn(angle, 0.636619747f));
+  float x = fmaf(quarters, -1.57079637f, angle);
+  x = fmaf(quarters, 4.37113883e-8f, x);
+  x = fmaf(quarters, 1.71512451e-15f, x);
+  const float s = __fmul_rn(x, x);
+  float a = fmaf(-1.95152956e-4f, s, 8.33216087e-3f), b = fmaf(2.44331571e-5f, s, -1.38873162e-3f);
+  a = fmaf(__fmul_rn(x, s), fmaf(a, s, -0.166666546f), x);
+  b = fmaf(s, fmaf(s, fmaf(b, s, 4.16666456e-2f), -0.5f), 1.f);
+  const int turn = static_cast<int>(quarters);
+  sine = turn & 1 ? b : a;
+  cosine = turn & 1 ? a : b;
+  if (turn & 2) sine = -sine;
+  if ((turn + 1) & 2) cosine = -cosine;
+}
+
 template <
     typename T, int ROTARY, bool NORM, bool GATED, int QUERY_STRIDE, int QUERY_OFFSET,
     int KEY_OFFSET, int VALUE_OFFSET>
@@ -16,58 +34,95 @@ struct ProjectedHeads {
   __device__ const T* token(const Share& share, int t) const {
     return projected + ((long long)share.row * share.all.width + t) * columns;
   }
-  // One head, by a warp: ``from`` in global memory, ``to`` in shared memory.
+  // One head, by a warp: ``from`` in global memory, ``to`` in shared memory. All loads come first.
   template <int DIM>
   __device__ void prepare(const T* from, const T* norm, int position, T* to) const {
+    constexpr int COUNT = DIM / 32, TURNS = (ROTARY / 2 + 31) / 32;
+    constexpr bool IN_LANE = ROTARY % 64 == 0;  // both numbers of a pair are the same lane's
     const int lane = threadIdx.x % 32;
-    float x[DIM / 32], squares = 0.f;
+    float x[COUNT], weight[COUNT], sine[TURNS + 1], cosine[TURNS + 1], squares = 0.f;
 #pragma unroll
-    for (int j = 0; j < DIM / 32; j++) {
-      x[j] = static_cast<float>(from[lane + 32 * j]);
-      squares = fmaf(x[j], x[j], squares);
+    for (int j = 0; j < COUNT; j++) {
+      x[j] = static_cast<float>(__ldg(from + lane + 32 * j));
+      if constexpr (NORM) weight[j] = static_cast<float>(__ldg(norm + lane + 32 * j));
+    }
+#pragma unroll
+    for (int j = 0; j < TURNS; j++) {
+      const float frequency = __ldg(frequencies + min(lane + 32 * j, ROTARY / 2 - 1));
+      sine_cosine(__fmul_rn(static_cast<float>(position), frequency), sine[j], cosine[j]);
     }
     if constexpr (NORM) {
+#pragma unroll
+      for (int j = 0; j < COUNT; j++) squares = fmaf(x[j], x[j], squares);
       const float factor = rsqrtf(warp_sum(squares) / DIM + *epsilon);
 #pragma unroll
-      for (int j = 0; j < DIM / 32; j++)
-        x[j] = __fmul_rn(
-            static_cast<float>(norm[lane + 32 * j]), rounded<T>(__fmul_rn(x[j], factor)));
+      for (int j = 0; j < COUNT; j++)
+        x[j] = rounded<T>(__fmul_rn(weight[j], rounded<T>(__fmul_rn(x[j], factor))));
+    }
+    if constexpr (IN_LANE) {
+#pragma unroll
+      for (int j = 0; j < TURNS; j++) turn(x[j], x[j + TURNS], sine[j], cosine[j]);
     }
 #pragma unroll
-    for (int j = 0; j < DIM / 32; j++) to[lane + 32 * j] = static_cast<T>(x[j]);
+    for (int j = 0; j < COUNT; j++) to[lane + 32 * j] = static_cast<T>(x[j]);
     __syncwarp();
-    if constexpr (ROTARY > 0) {
-      for (int i = lane; i < ROTARY / 2; i += 32) {
-        float sine, cosine;
-        sincosf(static_cast<float>(position) * frequencies[i], &sine, &cosine);
-        const float a = static_cast<float>(to[i]), b = static_cast<float>(to[i + ROTARY / 2]);
-        to[i] = static_cast<T>(fmaf(a, cosine, -__fmul_rn(b, sine)));
-        to[i + ROTARY / 2] = static_cast<T>(fmaf(a, sine, __fmul_rn(b, cosine)));
+    if constexpr (!IN_LANE) {
+#pragma unroll
+      for (int j = 0; j < TURNS; j++) {
+        const int i = lane + 32 * j;
+        if (i >= ROTARY / 2) continue;
+        float a = static_cast<float>(to[i]), b = static_cast<float>(to[i + ROTARY / 2]);
+        turn(a, b, sine[j], cosine[j]);
+        to[i] = static_cast<T>(a);
+        to[i + ROTARY / 2] = static_cast<T>(b);
       }
       __syncwarp();
     }
   }
+  __device__ static void turn(float& a, float& b, float sine, float cosine) {
+    const float turned = fmaf(a, cosine, -__fmul_rn(b, sine));
+    b = fmaf(a, sine, __fmul_rn(b, cosine));
+    a = turned;
+  }
   template <typename Share>
-  __device__ void write(const Share& share, int t, T* key, T* value, T* row) const {
+  __device__ void write(
+      const Share& share, int t, T* key_page, T* value_page, T* key, T* value) const {
     const T* from = token(share, t) + share.kv_head * Share::DIM;
-    prepare<Share::DIM>(from + KEY_OFFSET, key_norm, share.start + t - share.all.first, row);
-    for (int d = threadIdx.x % 32; d < Share::DIM; d += 32) {
-      key[d] = row[d];
-      value[d] = from[VALUE_OFFSET + d];
-    }
-    __syncwarp();
+    for (int d = threadIdx.x % 32; d < Share::DIM; d += 32)
+      value_page[d] = value[d] = __ldg(from + VALUE_OFFSET + d);
+    prepare<Share::DIM>(from + KEY_OFFSET, key_norm, share.start + t - share.all.first, key);
+    for (int d = threadIdx.x % 32; d < Share::DIM; d += 32) key_page[d] = key[d];
   }
   template <typename Share>
   __device__ void load_query(const Share& share, int t, int head, T* to) const {
     const T* from = token(share, t) + QUERY_OFFSET + head * QUERY_STRIDE;
     prepare<Share::DIM>(from, query_norm, share.start + t - share.all.first, to);
   }
-  // A gate follows its query.
+  // The first token's heads and what they are prepared with, by a warp, 128 bytes a lane.
   template <typename Share>
-  __device__ T finished(const Share& share, int t, int head, int d, float value) const {
+  __device__ void ask(const Share& share) const {
+    constexpr int LINE = 128 / sizeof(T), LINES = (Share::DIM + LINE - 1) / LINE;
+    const int lane = threadIdx.x % 32, line = lane % LINES * LINE, which = lane / LINES;
+    const T* from = token(share, 0) + line;
+    const int kv = share.kv_head * Share::DIM;
+    const int query = QUERY_OFFSET + share.kv_head * Share::QUERIES_OF_TOKEN * QUERY_STRIDE;
+    if (which == 0) prefetch(from + KEY_OFFSET + kv);
+    if (which == 1) prefetch(from + VALUE_OFFSET + kv);
+    if (which == 2 && NORM) prefetch(query_norm + line);
+    if (which == 3 && NORM) prefetch(key_norm + line);
+    if (which >= 4 && which - 4 < Share::QUERIES_OF_TOKEN) prefetch(from + query + (which - 4) * QUERY_STRIDE);
+    if (lane * 32 < ROTARY / 2) prefetch(frequencies + lane * 32);
+    if (lane == 31) prefetch(epsilon);
+  }
+  // A gate follows its query. It is asked for before the value is there.
+  template <typename Share>
+  __device__ T gate(const Share& share, int t, int head, int d) const {
+    if constexpr (!GATED) return static_cast<T>(0.f);
+    return __ldg(token(share, t) + QUERY_OFFSET + head * QUERY_STRIDE + Share::DIM + d);
+  }
+  __device__ T finished(float value, T gate) const {
     if constexpr (!GATED) return static_cast<T>(value);
-    const float gate = static_cast<float>(
-        token(share, t)[QUERY_OFFSET + head * QUERY_STRIDE + Share::DIM + d]);
-    return static_cast<T>(__fmul_rn(rounded<T>(value), rounded<T>(sigmoid(gate))));
+    const float open = rounded<T>(sigmoid(static_cast<float>(gate)));
+    return static_cast<T>(__fmul_rn(rounded<T>(value), open));
   }
 };
