@@ -5,7 +5,7 @@
 // All blocks run at once, one on each multiprocessor, and meet between the products. Some warps of
 // a block only fetch weights into a ring in shared memory: they do not wait for meetings, so that
 // the next product's weights come while blocks meet. Others fetch x, of the product at hand. Two
-// warpgroups multiply, each by half of a tile.
+// warpgroups multiply, each by half of a tile; one warp does for them what takes time but no work.
 //
 // A product's work is its chunks, tile by tile: 64 numbers of the depth of TILE rows of weights.
 // Each block has an equal share of them, one after the other; so most tiles have parts in several
@@ -17,7 +17,7 @@
 // each row; its factor is multiplied into the sums.
 
 constexpr int TILE = 128, CHUNK = 64;
-constexpr int MULTIPLYING = 256, FETCHING_WEIGHTS = 128, FETCHING_ROWS = 128;  // threads
+constexpr int MULTIPLYING = 256, FETCHING_WEIGHTS = 128, FETCHING_ROWS = 96, NOTING = 32;  // threads
 constexpr int WEIGHTS_STAGE = TILE * CHUNK;
 constexpr int MOST_LINKS = 4, MOST_SHARES = 8;  // of a block: tiles of which it has chunks
 
@@ -106,6 +106,7 @@ struct ProductChain {
     float factors[ROWS];
     Arrivals weights_here[WEIGHT_STAGES], weights_done[WEIGHT_STAGES];
     Arrivals rows_here[ROW_STAGES], rows_done[ROW_STAGES];
+    Arrivals met, noted, stored[MOST_SHARES];
   };
   Shared& shared;
   Chain& chain;
@@ -125,6 +126,9 @@ struct ProductChain {
         shared.rows_here[i].start(FETCHING_ROWS);
         shared.rows_done[i].start(MULTIPLYING / 32);
       }
+      shared.met.start(1);
+      shared.noted.start(NOTING);
+      for (int i = 0; i < MOST_SHARES; i++) shared.stored[i].start(MULTIPLYING / 32);
     }
     const int thread = threadIdx.x;
     unsigned long long meeting_end = 0;
@@ -135,8 +139,10 @@ struct ProductChain {
       multiply(thread, meeting_end);
     } else if (thread < MULTIPLYING + FETCHING_WEIGHTS) {
       fetch_weights(thread - MULTIPLYING);
-    } else {
+    } else if (thread < MULTIPLYING + FETCHING_WEIGHTS + FETCHING_ROWS) {
       fetch_rows(thread - MULTIPLYING - FETCHING_WEIGHTS, meeting_end);
+    } else {
+      note(thread % 32);
     }
   }
 
@@ -195,22 +201,25 @@ struct ProductChain {
     Turn turn, here;
     for (int i = 0; i < chain.num_links; i++) {
       if (i) {
-        if (thread == 0) chain.meeting.wait_for(meeting_end);
+        if (thread == 0) {
+          chain.meeting.wait_for(meeting_end);
+          shared.met.arrive();
+        }
         meeting_end += gridDim.x;
         meet(2, FETCHING_ROWS);
       }
       const Link& link = chain.links[i];
       const int tile_chunks = link.tile_chunks(), end = link.first_chunk(blockIdx.x + 1);
-      const bfloat16* x = link.x + (long long)first_row * link.depth + piece * 8;
+      const bfloat16* x = link.x + piece * 8;
       const int first = link.first_chunk(blockIdx.x);
       int at = first % tile_chunks;
       for (int chunk = first; chunk < end; chunk++) {
         shared.rows_done[turn.stage].wait(turn.parity ^ 1);
-        bfloat16* to = shared.rows[turn.stage] + swizzled(first_row, piece);
+        bfloat16* to = shared.rows[turn.stage];
 #pragma unroll
-        for (int row = 0; row < ROWS; row += FETCHING_ROWS / 8)
-          if (first_row + row < chain.rows)
-            copy_async(to + row * CHUNK, x + (long long)row * link.depth + at * CHUNK);
+        for (int row = first_row; row < ROWS; row += FETCHING_ROWS / 8)
+          if (row < chain.rows)
+            copy_async(to + swizzled(row, piece), x + (long long)row * link.depth + at * CHUNK);
         commit_copies();
         turn.next(ROW_STAGES);
         if (chunk >= first + ROWS_AHEAD) hand_over<ROWS_AHEAD>(shared.rows_here, here, ROW_STAGES);
@@ -228,16 +237,12 @@ struct ProductChain {
       unsigned* stored = chain.stored + i * chain.most_tiles;
       const int tile_chunks = link.tile_chunks();
       const int first = link.first_chunk(blockIdx.x), end = link.first_chunk(blockIdx.x + 1);
-      // not with the first ones: weights are waiting then
-      const int find_at = link.after == After::residual ? -1 : min(first + 3, end - 1);
-      if (thread == 0) share_out(link, first, end);
-      for (int chunk = first; chunk < end;) {
+      for (int chunk = first, share = 0; chunk < end; share++) {
         const int tile = chunk / tile_chunks, tile_end = min((tile + 1) * tile_chunks, end);
-        float sums[2][ROWS / 2];  // of every other 16 numbers: a product waits for the sums' last
-        for (int adds = 0; chunk < tile_end; chunk++, adds = 1) {
+        float sums[ROWS / 2];
+        for (int adds = 0; chunk < tile_end; chunk++) {
           shared.weights_here[weights_turn.stage].wait(weights_turn.parity);
           shared.rows_here[rows_turn.stage].wait(rows_turn.parity);
-          if (chunk == find_at) find_factors(link, thread);
           const bfloat16* weights =
               shared.weights[weights_turn.stage] + thread / 128 * (WEIGHTS_STAGE / 2);
           const bfloat16* rows = shared.rows[rows_turn.stage];
@@ -245,8 +250,9 @@ struct ProductChain {
 #pragma unroll
           for (int k = 0; k < CHUNK; k += 16) {
             multiply_rows(
-                sums[k / 16 % 2], tile_descriptor(weights + k, 16), tile_descriptor(rows + k, 16),
-                k < 32 ? adds : 1, RowsOfX<ROWS>());
+                sums, tile_descriptor(weights + k, 16), tile_descriptor(rows + k, 16), adds,
+                RowsOfX<ROWS>());
+            adds = 1;
           }
           commit_products();
           if (chunk > first) {  // while these run: the chunk before has been read
@@ -256,12 +262,12 @@ struct ProductChain {
           weights_turn.next(WEIGHT_STAGES);
           rows_turn.next(ROW_STAGES);
         }
-        finish_products(sums[0]);
-        finish_products(sums[1]);
+        finish_products(sums);
         store_part(tile + blockIdx.x, sums, thread);
-        meet(1, MULTIPLYING);
-        if (thread == 0) count_released(stored + tile);
+        __syncwarp();
+        if (thread % 32 == 0) shared.stored[share].arrive();
       }
+      shared.noted.wait(i % 2);
       if (first < end) {
         release(weights_done, rows_done, thread);
         finish(link, stored, (end - 1) / tile_chunks - first / tile_chunks + 1, thread);
@@ -290,7 +296,29 @@ struct ProductChain {
     rows.next(ROW_STAGES);
   }
 
-  // Notes which rows of its tiles this block adds up, for all its threads.
+  // Beside what multiplies: shares out each link's tiles, finds the factors of the norm before, and
+  // tells other blocks which parts are stored, which takes as long as a chunk.
+  __device__ void note(int lane) const {
+    unsigned parities = 0;
+    for (int i = 0; i < chain.num_links; i++) {
+      if (i) shared.met.wait((i - 1) % 2);
+      const Link& link = chain.links[i];
+      const int first = link.first_chunk(blockIdx.x), end = link.first_chunk(blockIdx.x + 1);
+      if (lane == 0) share_out(link, first, end);
+      if (link.after != After::residual && first < end) find_factors(link, lane);
+      __syncwarp();
+      shared.noted.arrive();
+      for (int chunk = first, share = 0; chunk < end; share++) {
+        const int tile = chunk / link.tile_chunks();
+        shared.stored[share].wait(parities >> share & 1);
+        parities ^= 1u << share;
+        if (lane == 0) count_released(chain.stored + i * chain.most_tiles + tile);
+        chunk = (tile + 1) * link.tile_chunks();
+      }
+    }
+  }
+
+  // Says which rows of its tiles this block adds up.
   __device__ void share_out(const Link& link, int first, int end) const {
     const int tile_chunks = link.tile_chunks();
     for (int chunk = first, item = 0, i = 0; chunk < end; i++) {
@@ -308,24 +336,22 @@ struct ProductChain {
   }
 
   // The factors of the norm before, of all rows.
-  __device__ void find_factors(const Link& link, int thread) const {
-    const int row = thread / 2;  // 2 threads for each
-    float sum = 0.f;
-    if (row < chain.rows) {
+  __device__ void find_factors(const Link& link, int lane) const {
+    const float epsilon = *link.epsilon;
+    for (int row = lane; row < chain.rows; row += NOTING) {
+      float sum = 0.f;
 #pragma unroll 8
-      for (int i = thread % 2; i * TILE < link.norm_depth; i += 2)
+      for (int i = 0; i * TILE < link.norm_depth; i++)
         sum = __fadd_rn(sum, __ldcg(chain.squares + i * ROWS + row));
+      shared.factors[row] = inverse_norm(sum, link.norm_depth, epsilon);
     }
-    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
-    if (thread % 2 == 0 && row < chain.rows)
-      shared.factors[row] = inverse_norm(sum, link.norm_depth, *link.epsilon);
   }
 
   __device__ float* part_row(int part, int row) const {
     return chain.parts + ((long long)part * chain.rows + row) * TILE;
   }
 
-  __device__ void store_part(int part, const float (&sums)[2][ROWS / 2], int thread) const {
+  __device__ void store_part(int part, const float (&sums)[ROWS / 2], int thread) const {
     const int column = thread / 32 * 16 + thread % 32 / 4, first_row = thread % 4 * 2;
 #pragma unroll
     for (int j = 0; j < ROWS / 8; j++)
@@ -334,9 +360,8 @@ struct ProductChain {
         const int row = j * 8 + first_row + e;
         if (row < chain.rows) {
           float* to = part_row(part, row) + column;
-          const int at = j * 4 + e;
-          __stcg(to, __fadd_rn(sums[0][at], sums[1][at]));
-          __stcg(to + 8, __fadd_rn(sums[0][at + 2], sums[1][at + 2]));
+          __stcg(to, sums[j * 4 + e]);
+          __stcg(to + 8, sums[j * 4 + 2 + e]);
         }
       }
   }
