@@ -92,6 +92,12 @@ class FusedAttention:
         projected = fusing.multiply(x, self.weights, norm=norm)
         return fusing.multiply(self.mix(projected, cache), self.out_weight, residual=x)
 
+    @property
+    def takes_long(self) -> bool:
+        """Whether ``run_long`` takes the heads: it turns two pairs at a time."""
+        frequencies = self.preparation.frequencies
+        return frequencies is None or frequencies.size % 2 == 0
+
     def run_long(self, x: mx.array, norm: nn.RMSNorm, cache: Any) -> mx.array:
         """Do the same over many rows."""
         module, at = self.module, self.projection

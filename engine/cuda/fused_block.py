@@ -68,7 +68,7 @@ class FusedBlock(nn.Module):
         """Many rows: what lies between a library's products by kernels, where they take it."""
         mixer = self.mixer
         takes = (
-            (isinstance(cache, CudaPagedCache) and cache.takes_heads)
+            (isinstance(cache, CudaPagedCache) and cache.takes_heads and mixer.takes_long)
             if isinstance(mixer, FusedAttention)
             else isinstance(mixer, FusedDelta) and isinstance(cache, CudaDeltaWindow)
         )
