@@ -24,9 +24,10 @@ import mlx.core as mx
 from engine import blas
 from engine.build import build_parts
 from engine.drafting.drafter import Choose
-from engine.executor import Executor, Wanted
+from engine.executor import Executor
 from engine.loading import LoadedModel, load
 from engine.options import EngineOptions
+from engine.voice import Wanted
 from scheduler.round import Round, Row
 
 from .pairs import measure_pairs, ratio_of

@@ -10,11 +10,11 @@ import mlx.core as mx
 import numpy as np
 
 from .draw import Draw
-from .executor import Wanted
 from .logits import put_rows, take_rows
 from .noise import RoundNoise
 from .rejection import accept_or_resample, probabilities
 from .sampling import Picks, pick
+from .voice import Wanted
 
 Rule = Literal["coupled", "rejection"]
 

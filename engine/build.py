@@ -55,9 +55,7 @@ class Parts:
     def runs_ahead(self) -> bool:
         """Whether rows of the next round are launched before a round's tokens are read."""
         wanted = self.options.async_scheduling
-        return self.executor.drafter is None and (
-            self.executor.in_order if wanted is None else wanted
-        )
+        return self.executor.in_order if wanted is None else wanted
 
     def describe(self) -> Mapping[str, Any]:
         """What was loaded, in plain values, for `octavo inspect`."""
@@ -115,6 +113,8 @@ def build_parts(
     forward.run_body = ready.backend.compile_body(forward.run_body, store.layers)
     forward.num_calls = 0
     in_order = ready.backend.runs_in_order(store.layers)
+    if drafter is not None:
+        drafter.in_order = in_order
     executor = Executor(forward, store, options.block_size, drafter, in_order=in_order)
     config = _scheduler_config(
         options,

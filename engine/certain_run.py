@@ -18,6 +18,6 @@ def run_certain(forward: Forward, store: Store, windows: Sequence[Window], block
     for group in store.divide(windows) if windows else ():
         view = BatchView(Batch(group, block_size))
         caches = store.open(view)
-        forward.hidden(view.batch.tokens(), caches)
+        forward.hidden(view.tokens, caches)
         mx.eval(store.pending(caches))
         store.store(view, caches)

@@ -290,9 +290,9 @@ class Engine:
                 verdicts = self._run(round_)
         except Exception:
             logger.exception("a round of %d rows failed and is undone", len(round_.rows))
-            return self._undo()
+            return self._undo(round_)
         except BaseException:  # the step was interrupted: the next one goes on
-            self._undelivered += self._deltas(self._undo())
+            self._undelivered += self._deltas(self._undo(round_))
             raise
         with self._phases.during("text"):
             verdicts = [self._runs[verdict.seq_id].read(verdict) for verdict in verdicts]
@@ -310,17 +310,17 @@ class Engine:
         executor, output = self.parts.executor, self._output
         if not self.parts.runs_ahead:
             return executor.run(round_, output.pick, output.choose, output.listen)
-        executor.launch(round_, output.begin, output.listen)
+        executor.launch(round_, output)
         with self._phases.during("plan"):
             ahead = self.scheduler.plan_ahead()
         if ahead is not None:
-            executor.launch(ahead, output.begin)
-        return executor.read(round_, output.take)
+            executor.launch(ahead, output)
+        return executor.read(round_, output)
 
-    def _undo(self) -> list[Commit]:
+    def _undo(self, round_: Round) -> list[Commit]:
         """Undo the round in flight, and with it what was launched on top of it."""
         commits = self.scheduler.fail()
-        self.parts.executor.undo(self.scheduler.launched)
+        self.parts.executor.undo(round_, self.scheduler.launched)
         return commits
 
     def _deltas(self, commits: Sequence[Commit]) -> list[Delta]:

@@ -10,11 +10,11 @@ from scheduler.round import UNKNOWN, Row
 from .acceptance import Acceptance
 from .drafting.chain import Chain
 from .draw import Draw
-from .executor import Wanted
 from .likeliest import has_fast_host, likeliest
 from .prompt_reader import Head
 from .run import Run
 from .sampling import Picked, Picks
+from .voice import Wanted
 
 
 class Output:

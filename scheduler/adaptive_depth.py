@@ -25,7 +25,7 @@ decides once they are in hand. Whether they would have been accepted is seen wit
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log, sqrt
 from typing import NamedTuple
 
@@ -96,6 +96,7 @@ class AdaptiveDepth:
         self.credit: float | None = None  # seconds
         self._trials: dict[int, _Trials] = {}
         self._stake: _Stake | None = None  # of the round in flight, if it is a trial
+        self._next_stake: _Stake | None = None  # of the round after it, if that is decided
         self._found: dict[int, Found] = {}  # drafts in hand of the round in flight
         self._last_depth = 0
         self._is_crowded = True
@@ -107,7 +108,7 @@ class AdaptiveDepth:
 
     def depths(self, sequences: Seq[Sequence], num_waiting: int = 0) -> Seq[int]:
         """Return how many drafts each of the round's decoding rows carries."""
-        self._stake = None
+        self._stake = self._next_stake = None
         if self._skips(len(sequences), is_crowded=num_waiting > 0):
             return [0] * len(sequences)
         left = [one.request.max_tokens - one.num_generated for one in sequences]
@@ -123,6 +124,23 @@ class AdaptiveDepth:
         is_known = self.times.plain_seconds(len(sequences)) is not None
         self._note_hopes(is_hopeless=is_known and depth == 0 and self._stake is None)
         return [min(depth, len(own)) for own in chances.values()]
+
+    def rests(self, sequences: Seq[Sequence], num_waiting: int = 0) -> bool:
+        """Decide that the round after the one in flight drafts nothing; False decides nothing."""
+        size = alike(len(sequences))
+        trials = self._trials_of(size)
+        kept = replace(trials, retry_at={**trials.retry_at}, retry_gap={**trials.retry_gap})
+        hopes = self._skipped, self._hopeless, self._last_rows, self._is_crowded
+        stake = self._stake
+        trials.rounds += 1  # the one in flight
+        rests = not any(self.depths(sequences, num_waiting))
+        self._next_stake, self._stake = self._stake, stake
+        if rests:
+            trials.rounds -= 1
+        else:
+            self._trials[size], self._next_stake = kept, None
+            self._skipped, self._hopeless, self._last_rows, self._is_crowded = hopes
+        return rests
 
     def affordable(self, num_rows: int, found: Seq[Found]) -> int:
         """Return how many of the drafts in hand a row may run; 0 for none.
@@ -160,6 +178,7 @@ class AdaptiveDepth:
             ]
             self.observe(len(round_.rows), seconds, outcomes)
         self._found = {}
+        self._stake, self._next_stake = self._next_stake, None
 
     def _skips(self, num_rows: int, *, is_crowded: bool) -> bool:
         """Whether drafts were hopeless lately, in rounds like this one; counts them."""

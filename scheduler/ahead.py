@@ -7,29 +7,36 @@ The next round will probably want such a row, but x may end its sequence. What i
 that the row touches: it writes one position that no table counts as computed, in a block and a slot
 that its sequence alone holds. So nobody sees it until its round is committed, and to drop it is to
 release what it holds. Nobody gives way to it. What may yet change where its sequence stands or what
-it holds (drafts, a pause, a cancellation, a copy) keeps it out.
+it holds (drafts, a pause, a cancellation, a copy) keeps it out. A round with drafts is planned when
+the one before it has landed: whether there is to be one, the policy is asked first.
 """
 
 from dataclasses import replace
 
 from .checkpointing import boundaries_to_capture, num_captures, take_captures
+from .depth import DepthPolicy
 from .grouping import find_groups
 from .ledger import Ledger
 from .round import UNKNOWN, PrefixGroup, Round, Row
 from .sequence import Sequence
 
 
-def plan_ahead(ledger: Ledger, round_: Round) -> Round | None:
+def plan_ahead(ledger: Ledger, round_: Round, policy: DepthPolicy) -> Round | None:
     """Take what the rows need, remember them, and return them; None if there are none."""
     if any(one.request.needs_tokens for one in ledger.running):
         return None  # two batches, one of which cannot be launched yet, cost more than one
+    if any(row.num_drafts for row in round_.rows):
+        return None
+    pairs = ((row, ledger.sequences[row.seq_id]) for row in round_.rows)
+    going = [(row, sequence) for row, sequence in pairs if _goes_on(ledger, sequence, row)]
+    if not going or not policy.rests([sequence for _, sequence in going], len(ledger.line)):
+        return None
     num_taken = 0
     if ledger.checkpoint_limit:
         num_taken = num_captures((*round_.rows, *ledger.ahead.values()))
     rows: list[Row] = []
-    for before in round_.rows:
-        sequence = ledger.sequences[before.seq_id]
-        if _goes_on(ledger, sequence, before) and _has_block(ledger, sequence, before.certain_end):
+    for before, sequence in going:
+        if _has_block(ledger, sequence, before.certain_end):
             row = _row(ledger, sequence, before.certain_end, num_taken)
             num_taken += len(row.captures)
             ledger.ahead[row.seq_id] = row
@@ -46,7 +53,6 @@ def _goes_on(ledger: Ledger, sequence: Sequence, row: Row) -> bool:
     """Whether one token more is all that ``row`` can bring, and it need not be the last."""
     return (
         row.samples
-        and not row.num_drafts
         and not (sequence.cancelled or sequence.pausing)
         and sequence.num_generated + 1 < sequence.request.max_tokens
         and sequence.seq_id not in ledger.ahead

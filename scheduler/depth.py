@@ -16,6 +16,14 @@ class DepthPolicy(Protocol):
         """
         ...
 
+    def rests(self, sequences: Seq[Sequence], num_waiting: int) -> bool:
+        """Decide that the round after the one in flight, of these rows, drafts nothing.
+
+        False, and nothing is decided, where it may draft: ``depths`` is then asked when it is
+        planned, and otherwise is not.
+        """
+        ...
+
 
 class NoDrafts:
     """Plain decoding."""
@@ -23,6 +31,10 @@ class NoDrafts:
     def depths(self, sequences: Seq[Sequence], num_waiting: int) -> Seq[int]:
         """Return 0 for all."""
         return [0] * len(sequences)
+
+    def rests(self, sequences: Seq[Sequence], num_waiting: int) -> bool:
+        """Always."""
+        return True
 
 
 class FixedDepth:
@@ -36,6 +48,10 @@ class FixedDepth:
     def depths(self, sequences: Seq[Sequence], num_waiting: int) -> Seq[int]:
         """Return the depth for all."""
         return [self._depth] * len(sequences)
+
+    def rests(self, sequences: Seq[Sequence], num_waiting: int) -> bool:
+        """Never."""
+        return False
 
 
 class Found(NamedTuple):

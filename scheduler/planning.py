@@ -5,6 +5,7 @@ copied first. A chunk ends on a multiple of block_size, or at the end of what th
 so that chunks stay on the same grid whatever the budget.
 """
 
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from . import admission
@@ -81,11 +82,18 @@ class RoundBuilder:
         """Add a row for every sequence whose only uncomputed token is its newest."""
         suspects = self.ledger.suspects
         decoding = [one for one in self.ledger.running if one.num_pending == 1 and one.computed]
-        depths = self.policy.depths(decoding, len(self.ledger.line)) if decoding else ()
+        depths: Seq[int] = [0] * len(decoding)
+        if decoding and not self._is_decided(decoding):
+            depths = self.policy.depths(decoding, len(self.ledger.line))
         for sequence, depth in zip(decoding, depths, strict=True):
             if sequence.status == "running" and sequence.seq_id not in suspects:
                 self._add_decode(sequence, depth)
         self._limit_prompts()
+
+    def _is_decided(self, decoding: Seq[Sequence]) -> bool:
+        """Whether rows of this round run already, without drafts; all rows then do without."""
+        ahead = self.ledger.ahead
+        return bool(ahead) and any(one.seq_id in ahead for one in decoding)
 
     def add_prompts(self) -> None:
         """Continue the prompts that are being computed, those left out too long first."""

@@ -189,7 +189,7 @@ class Scheduler:
         """
         round_ = self._landing()
         self._begin("plan_ahead", self.ledger.counters.rounds)
-        ahead = plan_ahead(self.ledger, round_)
+        ahead = plan_ahead(self.ledger, round_, self._depth)
         self._check()
         return ahead
 

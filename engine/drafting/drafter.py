@@ -1,7 +1,7 @@
 """What the executor asks of whoever proposes drafts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import mlx.core as mx
 
@@ -21,14 +21,16 @@ TokensOf = Callable[[int], Sequence[int]]
 
 
 class Drafter(ABC):
-    """Proposes drafts, and follows what the target really ran.
+    """Proposes drafts, and follows what the target really ran, or is about to run.
 
     Its memory is numbered like the target's: the same blocks, the same slots. After ``follow``,
     what it keeps of every computed position is true, so whatever shares a block or copies a slot
-    shares or copies the drafter's part as well.
+    shares or copies the drafter's part as well. Rows without drafts are looked at and followed as
+    they are launched: they may not have run yet, and only the device may know their tokens.
     """
 
     name: str
+    in_order = False  # whatever it launches need not be waited for: see Backend.runs_in_order
     is_free = False  # drafts cost nothing to make: only running them does
 
     @abstractmethod
@@ -63,6 +65,12 @@ class Drafter(ABC):
 
     def attach(self, tokens_of: TokensOf) -> None:  # noqa: B027  # most have no use for it
         """Learn, before the first round, where the committed tokens of a sequence are found."""
+
+    def undo(self, rows: Iterable[Row]) -> None:  # noqa: B027
+        """A round of these rows failed, with all that was launched on top of it.
+
+        What of them is left for later must never be evaluated; their sequences begin anew.
+        """
 
     def forget(self, seq_id: int) -> None:  # noqa: B027
         """A sequence has ended: drop what is kept for it by its id."""

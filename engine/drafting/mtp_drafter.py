@@ -107,13 +107,13 @@ class MTPDrafter(Drafter):
             before = mx.concatenate([before, hidden[:, :-1]], axis=1)
         # only K and V are evaluated: of a single layer's past nothing else is ever read
         cache = self.layer.open(view)
-        self.head(self.forward.embed(view.batch.tokens()), before, cache=cache)
+        self.head(self.forward.embed(view.tokens), before, cache=cache)
         return self.layer.pending(cache)
 
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         """Keep the hidden states that go on from the window, or all of it for later."""
         if self._waits:
-            self._behind.add(view.rows, hidden)
+            self._behind.add(view.rows, view.tokens, hidden)
         else:
             self._keep(view, hidden, kept)
 
@@ -121,10 +121,14 @@ class MTPDrafter(Drafter):
         """Take in what was left for later of these sequences, or of all, at once."""
         taken = self._behind.take(seq_ids)
         if taken is not None:
-            windows, hidden = taken
-            view = BatchView(Batch(windows, self.block_size, keep_order=True))
-            mx.eval(self._write(view, hidden))
+            windows, tokens, hidden = taken
+            view = BatchView(Batch(windows, self.block_size, keep_order=True), tokens)
+            self._evaluate(self._write(view, hidden))
             self._keep(view, hidden, [window.length for window in windows])
+
+    def undo(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._behind.cut(row.seq_id, row.start)
 
     def _may_wait(self, view: BatchView) -> bool:
         return view.batch.width == 1 and self._behind.most(view.rows) < MOST_BEHIND
@@ -138,13 +142,13 @@ class MTPDrafter(Drafter):
         rows = mx.array([row for row, _, _ in boundaries], mx.int32)
         places = mx.array([place for _, place, _ in boundaries], mx.int32)
         at_boundaries = hidden[rows, places] if boundaries else hidden[:0, 0]
-        mx.eval(last, at_boundaries)
+        self._evaluate(last, at_boundaries)
         self.pending.write("hidden", view.slots, last, stays=view.batch.width <= SHORT)
         if boundaries:
             blocks = [block for _, _, block in boundaries]
             self.block_hidden.write("hidden", blocks, at_boundaries)
-            mx.eval(self.block_hidden.arrays)
-        mx.eval(self.pending.arrays)
+            self._evaluate(self.block_hidden.arrays)
+        self._evaluate(self.pending.arrays)
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
         """Copy entries and kept hidden states with their blocks, pending ones with their slots."""
@@ -155,10 +159,16 @@ class MTPDrafter(Drafter):
         for block in blocks:
             copied = self.layer.copy_block(block.source, block.target)
             self.block_hidden.copy(block.source, block.target)
-            mx.eval(copied, self.block_hidden.arrays)
+            self._evaluate(copied, self.block_hidden.arrays)
         for slot in slots:
             self.pending.copy(slot.source, slot.target)
-            mx.eval(self.pending.arrays)
+            self._evaluate(self.pending.arrays)
+
+    def _evaluate(self, *arrays: Any) -> None:
+        if self.in_order:
+            mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+        else:
+            mx.eval(*arrays)
 
     def _pending_hidden(self, rows: Sequence[Row]) -> mx.array:
         """h[start - 1] of each row, (rows, size): a block's at a boundary, else its slot's."""

@@ -106,7 +106,7 @@ class PeerDrafter(Drafter):
                 rows, tokens = rows[:count], tokens[:count]
                 windows = [Window(_later(row, step, scratch)) for row in rows]
             view = BatchView(Batch(windows, self.block_size, keep_order=True))
-            ids = tokens[:, None] if step else view.batch.tokens()
+            ids = tokens[:, None] if step else view.tokens
             caches = self.store.open(view)
             hidden = self.forward.hidden(ids, caches)
             last = hidden[mx.arange(count), mx.array(view.batch.lengths - 1)]

@@ -5,14 +5,23 @@ there, or reads, has to see to it first (``disturbed_by``, ``holders``).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
-from scheduler.round import Row
+from scheduler.round import UNKNOWN, Row
 
 from ..batch import Window
+
+
+class _Line(NamedTuple):
+    """One row of a round."""
+
+    tokens: mx.array  # (rows, 1)
+    hidden: mx.array  # (rows, 1, size)
+    number: int  # of the row
 
 
 @dataclass(slots=True)
@@ -21,13 +30,12 @@ class _Stretch:
 
     first: Row
     last: Row
-    tokens: list[int] = field(default_factory=list)
-    hidden: list[tuple[mx.array, int]] = field(default_factory=list)  # of a round, and which row
+    lines: list["_Line"] = field(default_factory=list)
 
     def row(self) -> Row:
-        """All of it as one row of certain tokens."""
+        """All of it as one row of certain tokens, whose ids are on the device."""
         start, last = self.first.start, self.last
-        return Row(last.seq_id, tuple(self.tokens), start, last.blocks, last.slot)
+        return Row(last.seq_id, (UNKNOWN,) * len(self.lines), start, last.blocks, last.slot)
 
 
 class RoundsBehind:
@@ -46,12 +54,12 @@ class RoundsBehind:
     def most(self, rows: Iterable[Row]) -> int:
         """Return the most rounds that are behind of one of ``rows``."""
         found = (self._stretches.get(row.seq_id) for row in rows)
-        return max((len(one.tokens) for one in found if one is not None), default=0)
+        return max((len(one.lines) for one in found if one is not None), default=0)
 
-    def add(self, rows: Sequence[Row], hidden: mx.array) -> None:
-        """Leave a round of one token a row for later; ``hidden`` (rows, 1, size) is evaluated.
+    def add(self, rows: Sequence[Row], tokens: mx.array, hidden: mx.array) -> None:
+        """Leave a round of one token a row for later: (rows, 1) and (rows, 1, size).
 
-        Each row goes on from what is behind of it, or nothing is.
+        They are evaluated, or launched. Each row goes on from what is behind of it, or nothing is.
         """
         for number, row in enumerate(rows):
             stretch = self._stretches.get(row.seq_id)
@@ -59,8 +67,7 @@ class RoundsBehind:
                 stretch = self._stretches[row.seq_id] = _Stretch(row, row)
                 self._of_slot[row.slot or 0] = row.seq_id
             stretch.last = row
-            stretch.tokens.append(row.tokens[0])
-            stretch.hidden.append((hidden, number))
+            stretch.lines.append(_Line(tokens, hidden, number))
             self._of_block[row.blocks[row.start // self.block_size]] = row.seq_id
 
     def disturbed_by(self, rows: Iterable[Row]) -> list[int]:
@@ -86,10 +93,24 @@ class RoundsBehind:
         found |= {self._of_slot.get(slot) for slot in slots}
         return sorted(seq_id for seq_id in found if seq_id is not None)
 
-    def take(self, seq_ids: Iterable[int] | None = None) -> tuple[list[Window], mx.array] | None:
-        """Hand out what is behind of these sequences, or of all: windows, and hidden states.
+    def cut(self, seq_id: int, position: int) -> None:
+        """Forget what is behind of a sequence from ``position`` on."""
+        stretch = self._stretches.get(seq_id)
+        if stretch is None:
+            return
+        del stretch.lines[max(0, position - stretch.first.start) :]
+        if stretch.lines:
+            stretch.last = replace(stretch.last, start=min(stretch.last.start, position - 1))
+        else:
+            self._let_go(self._stretches.pop(seq_id))
 
-        They are (windows, widest, size), padded with anything. None if there is nothing.
+    def take(
+        self, seq_ids: Iterable[int] | None = None
+    ) -> tuple[list[Window], mx.array, mx.array] | None:
+        """Hand out what is behind of these sequences, or of all: windows, tokens, hidden states.
+
+        They are (windows, widest) and (windows, widest, size), padded with anything. None if there
+        is nothing.
         """
         wanted = list(self._stretches) if seq_ids is None else seq_ids
         taken = [found for one in wanted if (found := self._stretches.pop(one, None)) is not None]
@@ -98,7 +119,7 @@ class RoundsBehind:
         for stretch in taken:
             self._let_go(stretch)
         windows = [Window(stretch.row()) for stretch in taken]
-        return windows, _gather([stretch.hidden for stretch in taken])
+        return windows, *_gather([stretch.lines for stretch in taken])
 
     def _let_go(self, stretch: _Stretch) -> None:
         row = stretch.last
@@ -109,17 +130,19 @@ class RoundsBehind:
             del self._of_slot[row.slot or 0]
 
 
-def _gather(lines: Sequence[Sequence[tuple[mx.array, int]]]) -> mx.array:
-    """Rows of several rounds' hidden states, side by side."""
-    rounds: dict[int, tuple[mx.array, int]] = {}  # by identity, with the rows before its own
+def _gather(stretches: Sequence[Sequence[_Line]]) -> tuple[mx.array, mx.array]:
+    """Tokens and hidden states of rows of several rounds, side by side."""
+    rounds: dict[int, tuple[_Line, int]] = {}  # by identity, with the rows before its own
     count = 0
-    for line in lines:
-        for hidden, _ in line:
-            if id(hidden) not in rounds:
-                rounds[id(hidden)] = hidden, count
-                count += hidden.shape[0]
-    places = np.zeros((len(lines), max(map(len, lines))), np.int32)
-    for number, line in enumerate(lines):
-        places[number, : len(line)] = [rounds[id(hidden)][1] + row for hidden, row in line]
-    flat = mx.concatenate([hidden[:, 0] for hidden, _ in rounds.values()])
-    return flat[mx.array(places)]
+    for lines in stretches:
+        for line in lines:
+            if id(line.hidden) not in rounds:
+                rounds[id(line.hidden)] = line, count
+                count += line.hidden.shape[0]
+    numbers = np.zeros((len(stretches), max(map(len, stretches))), np.int32)
+    for number, lines in enumerate(stretches):
+        numbers[number, : len(lines)] = [rounds[id(one.hidden)][1] + one.number for one in lines]
+    places = mx.array(numbers)
+    tokens = mx.concatenate([line.tokens[:, 0] for line, _ in rounds.values()])
+    hidden = mx.concatenate([line.hidden[:, 0] for line, _ in rounds.values()])
+    return tokens[places], hidden[places]

@@ -473,13 +473,22 @@ def with_order(parts: Parts, choice: bool | None, in_order: bool) -> bool:
         executor.in_order = False
 
 
-def test_with_a_drafter_rounds_do_not_run_ahead() -> None:
+def test_a_drafter_that_rests_lets_rounds_run_ahead_and_costs_no_forward_pass() -> None:
+    """With one round in flight per token, and all of them launched before they are named."""
     loaded = as_loaded(tiny_model("qwen3"), "qwen3")
     options = EngineOptions(
-        max_rows=2, num_blocks=40, async_scheduling=True, drafter="lookup", speculate=2
+        max_rows=2, num_blocks=40, async_scheduling=True, drafter="lookup", speculate="auto"
     )
+    engine = Engine(build_parts(loaded, options))
+    engine.scheduler._depth.max_depth = 0  # nothing ever pays
+    launched = []
+    while engine.has_work or not launched:
+        if not launched:
+            engine.submit(PROMPTS[0], replace(GREEDY, max_tokens=9))
+        engine.step()
+        launched.append(len(engine.scheduler.launched))
 
-    assert not build_parts(loaded, options).runs_ahead
+    assert launched == [*[1] * 8, 0]
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])

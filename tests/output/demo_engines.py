@@ -4,7 +4,7 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
 
@@ -15,11 +15,13 @@ from engine.engine import Engine
 from engine.loading import DEMO_PROMPTS
 from engine.sampling_params import SamplingParams
 from scheduler.round import UNKNOWN
+from scheduler.sequence import Sequence as Sequence_
 
 WAYS = ("off", 1, 2, 3, 4, "lookup")
 """How an engine drafts: not at all, so many a round with the MTP head, three by lookup.
 
-Beside them there is "ahead": without drafts, but the next round's rows are launched early.
+Beside them there is "ahead": without drafts, but the next round's rows are launched early; and
+"ahead by turns": the same between rounds that draft.
 """
 
 MEMORY = {"max_rows": 24, "num_blocks": 400, "max_context": 640, "exact": True, "check": True}
@@ -30,12 +32,40 @@ def _built(speculate: int | str, acceptance: str) -> Parts:
     return build("demo", speculate=speculate, acceptance=acceptance, **MEMORY)
 
 
+class ByTurns:
+    """Six rounds without drafts, then two of three drafts a row, and so on."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def depths(self, sequences: Sequence[Sequence_], num_waiting: int) -> list[int]:
+        self.number += 1
+        return [0 if self.number % 8 < 6 else 3] * len(sequences)
+
+    def rests(self, sequences: Sequence[Sequence_], num_waiting: int) -> bool:
+        rests = (self.number + 1) % 8 < 6
+        self.number += rests
+        return rests
+
+
+class PartsByTurns(Parts):
+    """Parts of an engine that drafts by turns."""
+
+    def make_depth_policy(self) -> ByTurns:
+        return ByTurns()
+
+
 def parts_of(way: int | str, acceptance: str = "coupled", **changes: Any) -> Parts:
     """The parts of an engine that drafts this way; all but "off" share their memory."""
     if way in ("off", "ahead"):
         parts = _built("off", "coupled")
         options = replace(parts.options, async_scheduling=way == "ahead")
         parts = replace(parts, options=options)
+    elif way == "ahead by turns":
+        parts = _built(4, "coupled")
+        options = replace(parts.options, acceptance=acceptance, async_scheduling=True)
+        shared = {field.name: getattr(parts, field.name) for field in fields(parts)}
+        parts = PartsByTurns(**shared | {"options": options})
     else:
         parts = _built(4, "coupled")
         executor = copy.copy(parts.executor)

@@ -18,18 +18,24 @@ def test_drafts_change_nothing_of_what_is_answered(kind: str, way: int | str) ->
     assert sum(one.answer.usage.accepted_tokens for one in asked_of(kind, way)) > 0
 
 
+@pytest.mark.parametrize(("way", "share"), [("ahead", 0.8), ("ahead by turns", 0.3)])
 @pytest.mark.parametrize("kind", CASES)
-def test_running_ahead_changes_nothing_of_what_is_answered(kind: str) -> None:
+def test_running_ahead_changes_nothing_of_what_is_answered(
+    kind: str, way: str, share: float
+) -> None:
     """Beside a grammar or a penalty nothing is launched: those cases run once with, once apart."""
     together = CASES[kind]()
     apart = [one for one in together if not needs_tokens(one[1])]
-    parts = parts_of("ahead")
+    parts = parts_of(way)
     for cases in (together, apart):
         listening = Listening(parts.executor)
-        found = said(ask(parts, cases, listening))
+        asked = ask(parts, cases, listening)
+        found = said(asked)
         assert found == said(ask(parts_of("off"), cases))
     total = sum(len(one.token_ids) for one in found)
-    assert listening.num_launched > 0.8 * (total - len(found))
+    assert listening.num_launched > share * (total - len(found))
+    drafted = sum(one.answer.usage.drafted_tokens for one in asked)
+    assert (drafted > 0) == (way == "ahead by turns")
 
 
 def needs_tokens(params: SamplingParams) -> bool:

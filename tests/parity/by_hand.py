@@ -13,13 +13,14 @@ import numpy as np
 from engine.attention.paged import bind_to_pages
 from engine.batch import Batch, Window
 from engine.build import build_parts
-from engine.executor import Executor, Wanted
+from engine.executor import Executor
 from engine.forward import Forward
 from engine.loading import LoadedModel
 from engine.options import EngineOptions
 from engine.recurrence.forms import LOOP
 from engine.registry import inspect_layers
 from engine.store import Method, Store, build_store
+from engine.voice import Wanted
 from scheduler.round import Capture, Row
 
 BLOCK_SIZE = 16

@@ -7,6 +7,7 @@ import pytest
 from scheduler.adaptive_depth import SHARE, START, AdaptiveDepth, Outcome, until_last
 from scheduler.depth import Found
 from scheduler.request import Request
+from scheduler.round import Round, Row, Verdict
 from scheduler.sequence import Group, Sequence
 
 
@@ -509,3 +510,68 @@ def test_plain_rounds_after_found_drafts_charge_what_is_left_over_to_the_drafts(
         )
         depths.append(depth)
     assert sum(depths[-200:]) < 10
+
+
+def run_ahead(policy, *, num_rows, acceptance, seconds, rounds):
+    """As ``run``, but each round is decided while the one before it is in flight, if it rests.
+
+    Returns depths, and which rounds were decided so.
+    """
+    chance = random.Random(0)
+    rows = [row(n) for n in range(num_rows)]
+    depths, early = [], []
+    rests = False
+    for _ in range(rounds):
+        chosen = [0] * num_rows if rests else policy.depths(rows)
+        depths.append(max(chosen))
+        early.append(rests)
+        rests = not depths[-1] and policy.rests(rows)
+        verdicts = []
+        for one, depth in zip(rows, chosen, strict=True):
+            accepted = 0
+            while accepted < depth and chance.random() < acceptance:
+                accepted += 1
+            said = (1,) * (accepted + 1)
+            verdicts.append(Verdict(one.seq_id, said, depth, accepted))
+        window = Round(tuple(Row(n, (1,), 9, (1,), num_drafts=depths[-1]) for n in range(num_rows)))
+        policy.observe_round(window, verdicts, seconds(depths[-1]))
+    return depths, early
+
+
+def test_rounds_that_rest_are_decided_early_and_those_that_draft_when_their_turn_comes() -> None:
+    setting = {"num_rows": 4, "acceptance": 0.5, "seconds": lambda depth: 1.0 + depth}
+    depths, early = run_ahead(AdaptiveDepth(4), rounds=2000, **setting)
+    late = [depth for depth, is_early in zip(depths, early, strict=True) if not is_early]
+
+    assert 4 < sum(depth > 0 for depth in depths) < 60
+    # beside drafts, a round is planned late only if it is the first or follows drafts
+    assert sum(depth == 0 for depth in late) <= 1 + sum(depth > 0 for depth in depths)
+    assert early.count(True) > 1800
+
+
+def test_deciding_early_finds_what_pays_as_well() -> None:
+    setting = {"num_rows": 2, "acceptance": 0.9, "seconds": lambda depth: 1.0 + 0.1 * depth}
+    depths, _ = run_ahead(AdaptiveDepth(4), rounds=300, **setting)
+
+    assert depths[-100:].count(4) > 90
+
+
+def test_a_round_that_is_to_draft_is_not_decided_early_and_nothing_is_changed() -> None:
+    policies = AdaptiveDepth(2), AdaptiveDepth(2)
+    rows = [row(n) for n in range(3)]
+    asked, plain = [], []
+    for policy, found in zip(policies, (asked, plain), strict=True):
+        for number in range(60):
+            if number and policy is policies[0]:
+                held = policy.rests(rows)  # of the round now planned: decided, or as if not asked
+                if held:
+                    found.append(0)
+                    policy.observe(3, 1.0, ())
+                    continue
+            depths = policy.depths(rows)
+            found.append(max(depths))
+            outcomes = [Outcome(one.seq_id, depths[0], 0) for one in rows]
+            policy.observe(3, 1.0 + max(depths), outcomes)
+
+    assert sum(depth > 0 for depth in plain) > 1
+    assert asked[: plain.index(1) + 1] == plain[: plain.index(1) + 1]

@@ -124,11 +124,43 @@ def test_rows_with_drafts_are_not_followed_and_a_launched_row_drafts_nothing() -
     world = make_world()
     world.submit([5, 6, 7], max_tokens=20)
     launch(world, 1)
-    world.policy.num_drafts = 3
+    world.policy.num_drafts, asked = 3, world.policy.num_asked
 
     assert [row.num_drafts for row in world.plan().rows] == [0]
+    assert world.policy.num_asked == asked  # it was decided when the row was launched
     world.land()
     assert [row.num_drafts for row in world.plan().rows] == [3]
+    assert world.plan_ahead() is None
+    world.land()
+    world.drain()
+
+
+def test_nothing_is_launched_where_the_next_round_may_draft() -> None:
+    world = make_world()
+    world.submit([5, 6, 7], max_tokens=20)
+    launch(world, 1)
+    world.plan()
+    world.policy.num_drafts = 2
+
+    assert world.plan_ahead() is None
+    world.land()
+    assert [row.num_drafts for row in world.plan().rows] == [2]
+    world.land()
+    world.drain()
+
+
+def test_a_row_that_waited_while_it_ran_is_read_beside_rows_that_draft() -> None:
+    world = make_world(prompt_tokens_per_round=64)
+    world.submit([5, 6, 7], max_tokens=20)
+    launch(world, 1)
+    world.pause(1)
+    world.submit([1, 2], max_tokens=20)
+    world.round()
+    world.policy.num_drafts = 3
+    world.resume(1)
+
+    rows = [(row.seq_id, row.launched, row.num_drafts) for row in world.plan().rows]
+    assert rows == [(2, False, 3), (1, True, 0)]
     assert world.plan_ahead() is None
     world.land()
     world.drain()

@@ -31,9 +31,14 @@ class FixedDepth:
     """As many drafts for everybody as a test says."""
 
     num_drafts: int = 0
+    num_asked: int = 0  # how often a round was decided when it was planned
 
     def depths(self, sequences: list[Sequence], num_waiting: int) -> list[int]:
+        self.num_asked += 1
         return [self.num_drafts] * len(sequences)
+
+    def rests(self, sequences: list[Sequence], num_waiting: int) -> bool:
+        return self.num_drafts == 0
 
 
 WORLDS: list["World"] = []

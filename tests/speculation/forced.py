@@ -25,13 +25,14 @@ from engine.drafting.mtp import MTPHead
 from engine.drafting.mtp_drafter import MTPDrafter
 from engine.drafting.peer_drafter import PeerDrafter
 from engine.drafting.plan import DrafterPlan, PlanDrafter, plan_mtp, plan_peer
-from engine.executor import Wanted
 from engine.options import EngineOptions
 from engine.recurrence.delta_layer import DeltaLayer, read_records
 from engine.recurrence.delta_rule import by_loop
+from engine.sampling import Picked, Picks
 from engine.store import Store
+from engine.voice import Wanted
 from scheduler.request import Request
-from scheduler.round import Commit, Row, Verdict
+from scheduler.round import Commit, Round, Row, Verdict
 from scheduler.scheduler import Scheduler
 from scheduler.sequence import Sequence as Seq
 
@@ -110,13 +111,23 @@ class Forced:
         *,
         drafter: str = "blind",
         block_size: int = 4,
+        ahead: bool = False,
+        in_order: bool = False,
         **config: Any,
     ) -> None:
-        """``config`` are fields of SchedulerConfig, within what the memory holds."""
+        """``config`` are fields of SchedulerConfig, within what the memory holds.
+
+        ``ahead``: rounds run ahead; ``in_order``: as if on kernels that need no wait.
+        """
         parts, self.scratch, self.drafter_scratch = parts_of(family, drafter, block_size)
         self.executor, self.block_size = parts.executor, block_size
         self.scheduler = Scheduler(replace(parts.scheduler_config, check=True, **config), self)
         self.executor.attach(lambda seq_id: self.scheduler.sequences[seq_id].tokens)
+        self.ahead = ahead
+        self.executor.in_order = in_order
+        self.executor.drafter.in_order = in_order
+        self.num_launched = 0  # rows launched ahead
+        self._decided: dict[int, str] = {}  # patterns of the next round, where they were asked for
         self.script = script
         self.salts: dict[int, Any] = {}  # sequences with the same salt say the same
         self.forked_at: dict[int, int] = {}  # the position from which a fork says its own
@@ -137,8 +148,18 @@ class Forced:
         return Random(f"{salt} {position}").randrange(VOCABULARY)
 
     def depths(self, sequences: Sequence[Seq], num_waiting: int) -> list[int]:
-        self.patterns |= {one.seq_id: self.script(one) for one in sequences}
+        decided, self._decided = self._decided, {}
+        for one in sequences:
+            pattern = decided.get(one.seq_id)
+            self.patterns[one.seq_id] = self.script(one) if pattern is None else pattern
         return [len(self.patterns[one.seq_id]) for one in sequences]
+
+    def rests(self, sequences: Sequence[Seq], num_waiting: int) -> bool:
+        self._decided = {one.seq_id: self.script(one) for one in sequences}
+        if any(self._decided.values()):
+            return False
+        self.patterns |= self._decided
+        return True
 
     def choose(self, seq_ids: Sequence[int], chain: Chain, logits: mx.array) -> mx.array:
         if not isinstance(self.executor.drafter, BlindDrafter):
@@ -159,30 +180,51 @@ class Forced:
             tokens.append(self.text(row.seq_id, position))
         return tokens
 
+    def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
+        return Picks(mx.array(self.pick(wanted, logits), mx.uint32))
+
+    def take(self, seq_id: int, picked: Picked, num_ahead: int = 0) -> int:
+        return picked.token
+
+    def listen(self, row: Row, hidden: mx.array, head: Any) -> None:
+        """Nobody wants to know."""
+
     def submit(self, prompt: Sequence[int], max_tokens: int = 30, **fields: Any) -> tuple[int, ...]:
         request = Request(f"r{len(self.salts)}", tuple(prompt), max_tokens, **fields)
         return self.scheduler.submit(request)
 
     def step(self) -> list[Commit]:
         """Run a round; the verdicts must be those that the patterns make."""
+        self._offered.clear()
         round_ = self.scheduler.plan()
         if round_ is None:
             return self.scheduler.take_ended()
-        self._seen.clear()
-        self._offered.clear()
+        if not self.ahead:
+            self._seen.clear()
         self._lengths = {row.seq_id: row.certain_end for row in round_.rows}
         before = self.executor.forward.num_calls
-        verdicts = self.executor.run(round_, self.pick, self.choose)
+        verdicts = self._run(round_)
         self.forwards.append(self.executor.forward.num_calls - before)
         for row, verdict in zip(round_.rows, verdicts, strict=True):
             self._judge(row, verdict)
         commits = self.scheduler.commit(verdicts)
+        self.executor.keep(self.scheduler.launched)
         for commit in commits:
             sequence = self.scheduler.sequences[commit.seq_id]
             self._check_tokens(sequence)
             if commit.finish is not None:
                 self.check_logits(sequence)
         return commits + self.scheduler.take_ended()
+
+    def _run(self, round_: Round) -> list[Verdict]:
+        if not self.ahead:
+            return self.executor.run(round_, self.pick, self.choose)
+        self.executor.launch(round_, self)
+        ahead = self.scheduler.plan_ahead()
+        if ahead is not None:
+            self.num_launched += len(ahead.rows)
+            self.executor.launch(ahead, self)
+        return self.executor.read(round_, self)
 
     def step_until(self, error: type[Exception]) -> None:
         """Step until a round raises ``error``; undo that one as an engine would."""
@@ -223,7 +265,12 @@ class Forced:
         for sequence in self.scheduler.sequences.values():
             if sequence.finish is None and sequence.computed:
                 self.check_memory(sequence)
-                self.check_drafter(sequence)
+                if not self.is_launched(sequence):  # else what goes on is a token further already
+                    self.check_drafter(sequence)
+
+    def is_launched(self, sequence: Seq) -> bool:
+        """Whether a row of the sequence was launched that no round has named yet."""
+        return any(row.seq_id == sequence.seq_id for row in self.scheduler.launched)
 
     def check_logits(self, sequence: Seq) -> None:
         """Compare the logits from which each token was picked with those of a run from scratch."""
@@ -267,7 +314,7 @@ class Forced:
                 assert_same_memory(found, expected)
 
     def _check_store(self, store: Store, scratch: Scratch, sequence: Seq) -> None:
-        computed, slot = sequence.computed, sequence.slot
+        computed, slot = sequence.computed + self.is_launched(sequence), sequence.slot
         fold = 0 if slot is None else self.scheduler.ledger.slots.unfolded[slot]
         found = read_memory(store, list(sequence.blocks), slot, computed)
         expected = scratch.memory(sequence.tokens[:computed])

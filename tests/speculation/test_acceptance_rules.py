@@ -12,8 +12,8 @@ from engine.batch import Window
 from engine.build import Parts
 from engine.draw import DrawSource, Settings
 from engine.engine import Engine
-from engine.executor import Wanted
 from engine.sampling_params import SamplingParams
+from engine.voice import Wanted
 from scheduler.round import Row
 
 PROMPTS = ("Once upon a time there was", "1, 2, 3, 4, 1, 2, 3, 4, 1, 2,")

@@ -11,7 +11,7 @@ from engine.drafting import mtp_drafter, peer_drafter
 from engine.drafting.filled_blocks import FilledBlocks
 from engine.drafting.peer_drafter import PLAIN_FOR_NOW, PeerDrafter
 from engine.drafting.rounds_behind import RoundsBehind
-from scheduler.round import Row
+from scheduler.round import UNKNOWN, Row
 from scheduler.sequence import Sequence
 
 PLAIN = 21  # rounds without drafts, more than the head leaves for later
@@ -91,7 +91,8 @@ def test_rows_that_come_and_go_while_others_are_behind_disturb_nobody(
 def behind(*rows: Row) -> RoundsBehind:
     """One round of ``rows`` that is left for later; the hidden state of a row is its number."""
     found = RoundsBehind(4)
-    found.add(rows, mx.arange(len(rows), dtype=mx.float32).reshape(-1, 1, 1))
+    tokens = mx.array([row.tokens for row in rows])
+    found.add(rows, tokens, mx.arange(len(rows), dtype=mx.float32).reshape(-1, 1, 1))
     return found
 
 
@@ -114,17 +115,33 @@ def test_whoever_runs_in_blocks_or_a_slot_of_a_row_that_is_behind_disturbs_it() 
 
 def test_what_is_behind_is_handed_out_once_by_sequence() -> None:
     old = behind(Row(1, (5,), 7, (10, 11), 1), Row(2, (6,), 4, (20, 21), 2))
-    old.add([Row(2, (7,), 5, (20, 21), 2)], mx.array([[[9.0]]]))
+    old.add([Row(2, (UNKNOWN,), 5, (20, 21), 2)], mx.array([[7]]), mx.array([[[9.0]]]))
     assert old.most([Row(1, (5,), 8, (10, 11, 12), 1)]) == 1
     taken = old.take([2, 3])
     assert taken is not None
-    windows, hidden = taken
-    assert [window.row for window in windows] == [Row(2, (6, 7), 4, (20, 21), 2)]
+    windows, tokens, hidden = taken
+    assert [window.row for window in windows] == [Row(2, (UNKNOWN,) * 2, 4, (20, 21), 2)]
+    assert tokens.tolist() == [[6, 7]]
     assert hidden.tolist() == [[[1.0], [9.0]]]
     assert old.holders((21,), (2,)) == []
     assert len(old) == 1
     assert old.take() is not None
     assert (old.take(), len(old)) == (None, 0)
+
+
+@pytest.mark.parametrize(("position", "left"), [(4, []), (5, [6]), (6, [6, 7]), (9, [6, 7])])
+def test_what_a_failed_round_added_is_forgotten(position: int, left: list[int]) -> None:
+    old = behind(Row(2, (6,), 4, (20, 21), 2))
+    old.add([Row(2, (7,), 5, (20, 21), 2)], mx.array([[7]]), mx.array([[[9.0]]]))
+    old.cut(2, position)
+    old.cut(3, 0)
+
+    again = Row(2, (8,), 4 + len(left), (20, 21), 2)
+    assert old.disturbed_by([again]) == []
+    assert old.disturbed_by([Row(2, (8,), 7, (20, 21), 2)]) == ([2] if left else [])
+    taken = old.take()
+    assert (taken[1].tolist() if taken else []) == ([left] if left else [])
+    assert old.holders((20, 21), (2,)) == []
 
 
 def test_a_fork_of_a_row_that_is_behind_drafts_as_the_row_does() -> None:
