@@ -130,6 +130,7 @@ def test_rows_with_drafts_are_not_followed_and_a_launched_row_drafts_nothing() -
     assert world.policy.num_asked == asked  # it was decided when the row was launched
     world.land()
     assert [row.num_drafts for row in world.plan().rows] == [3]
+    world.policy.num_drafts = 0
     assert world.plan_ahead() is None
     world.land()
     world.drain()

@@ -7,6 +7,7 @@ from forced import Forced
 from test_forced_crossings import CASES, prompt
 
 from engine.drafting import mtp_drafter
+from engine.drafting.mtp_drafter import MTPDrafter
 from scheduler.sequence import Sequence
 
 each_case = pytest.mark.parametrize(("family", "drafter"), CASES)
@@ -118,6 +119,10 @@ def test_a_round_that_fails_takes_along_what_the_drafter_left_of_it_for_later(
                 forced._run(round_)
         forced.scheduler.fail()
         forced.executor.undo(round_, forced.scheduler.launched)
+        if isinstance(forced.executor.drafter, MTPDrafter):
+            for row in round_.rows:
+                stretch = forced.executor.drafter._behind._stretches.get(row.seq_id)
+                assert stretch is None or stretch.row().certain_end <= row.start
         forced.forwards.append(1)
     while forced.scheduler.has_work:
         forced.step()
