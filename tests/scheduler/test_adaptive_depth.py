@@ -562,7 +562,7 @@ def test_deciding_early_finds_what_pays_as_well() -> None:
 
 def test_a_round_that_is_to_draft_is_not_decided_early_and_nothing_is_changed() -> None:
     policy, rows = AdaptiveDepth(2), [row(n) for n in range(3)]
-    names = "_trials _stake _next_stake _skipped _hopeless _last_rows _is_crowded".split()
+    names = ["_trials", "_stake", "_next_stake", "_skipped", "_hopeless", "_last_rows"]
     depths, num_refused = [0], 0
     for _ in range(200):
         before = deepcopy({name: getattr(policy, name) for name in names})
