@@ -22,6 +22,9 @@ Rule = Literal["coupled", "rejection"]
 class Acceptance(Protocol):
     """A rule, and what it remembers of one round."""
 
+    needs_drafts: bool
+    """Whether what the target says depends on what was drafted."""
+
     def begin_round(self) -> None:
         """Forget the last round, whether it landed or failed."""
         ...
@@ -49,6 +52,8 @@ def make_acceptance(rule: Rule, vocab_size: int) -> Acceptance:
 class Coupled:
     """Drafter and target pick with the same noise, and the target's token always stands."""
 
+    needs_drafts = False
+
     def __init__(self, vocab_size: int) -> None:
         self._noise = RoundNoise(vocab_size)
 
@@ -73,6 +78,8 @@ class Rejection:
 
     Drafts that were not chosen here, such as those looked up, came with probability one.
     """
+
+    needs_drafts = True
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size

@@ -155,6 +155,11 @@ class Batch:
         return padded
 
     @property
+    def has_drafts(self) -> bool:
+        """Whether any window has drafts."""
+        return any(window.drafts for window in self.windows)
+
+    @property
     def valid(self) -> npt.NDArray[np.bool_]:
         """(rows, width): False where a token is padding."""
         valid: npt.NDArray[np.bool_] = np.arange(self.width) < self.lengths[:, None]

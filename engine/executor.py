@@ -4,27 +4,24 @@ Prompt chunks and decode windows run as separate batches, since all rows of a ba
 its longest window. Each batch is evaluated, then stored, before the next one begins.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 
 import mlx.core as mx
 
-from scheduler.depth import Found
 from scheduler.round import UNKNOWN, Round, Row, Verdict
 
 from .batch import Batch, Tables, Window
 from .certain_run import run_certain
 from .drafting.drafter import Choose, Drafter, TokensOf
+from .drafting.offer import Offer
+from .drafting.proposer import Affordable, Proposer
 from .forward import Forward
-from .forward_pass import ForwardPass, judge, wanted_of
+from .forward_pass import Drafted, ForwardPass, judge, wanted_of
 from .phases import Phases
 from .store import Store
 from .unread import Unread
 from .view import BatchView
 from .voice import Listen, Pick, Voice
-
-Affordable = Callable[[int, Sequence[Found]], int]
-"""How many of the drafts in hand a row may run: (rows, those of each row that has any) -> most."""
 
 _start: Callable[..., None] = mx.async_eval  # mlx does not type it
 
@@ -52,6 +49,7 @@ class Executor:
         self._unpicked: list[mx.array] = []
         self._behind: list[mx.array] = []
         self._judged: dict[int, Verdict] = {}  # of the round being launched, by sequence
+        self._drafted: list[Drafted] = []  # likewise, batches with drafts that are not read yet
         self.phases = Phases()
         self.affordable: Affordable | None = None
 
@@ -69,7 +67,9 @@ class Executor:
             self.drafter.copy(round_.block_copies, round_.slot_copies)
         verdicts: dict[int, Verdict] = {}
         for rows in _split(round_.rows):
-            for group in self.store.divide(self._windows(rows, choose)):
+            with self.phases.during("draft"):
+                windows, _ = self._proposer.windows(rows, choose)
+            for group in self.store.divide(windows):
                 batch = self._batch(group, round_)
                 for verdict in self._run_batch(batch, pick, listen):
                     verdicts[verdict.seq_id] = verdict
@@ -78,9 +78,9 @@ class Executor:
     def launch(self, round_: Round, voice: Voice) -> None:
         """Let all rows of ``round_`` run that do not run already; what comes of them stays unread.
 
-        The layers must take batches in order: where kernels do not, each batch is waited for, and
-        so are batches with drafts. The token of a row may be unknown: it is what was picked by the
-        launched row before it.
+        The layers must take batches in order: where kernels do not, each batch is waited for. The
+        token of a row may be unknown: it is what was picked by the launched row before it. Drafts,
+        too, may be known on the device alone.
         """
         block_copies, slot_copies = round_.block_copies, round_.slot_copies
         if not self.in_order:
@@ -91,13 +91,18 @@ class Executor:
         if self.drafter is not None:
             self.drafter.copy(block_copies, slot_copies)
         for rows in _split([row for row in round_.rows if not row.launched]):
-            for group in self.store.divide(self._windows(rows, voice.choose)):
+            may_wait = self._may_defer and not voice.needs_drafts(row.seq_id for row in rows)
+            with self.phases.during("draft"):
+                windows, offer = self._proposer.windows(rows, voice.choose, may_wait=may_wait)
+            for group in self.store.divide(windows):
                 batch = self._batch(group, round_)
-                if any(window.drafts for window in group):
+                if not batch.has_drafts:
+                    self._launch_batch(batch, voice)
+                elif self._may_defer:
+                    self._launch_drafts(batch, voice, offer)
+                else:
                     for verdict in self._run_batch(batch, voice.pick, voice.listen):
                         self._judged[verdict.seq_id] = verdict
-                else:
-                    self._launch_batch(batch, voice)
 
     def read(self, round_: Round, voice: Voice) -> list[Verdict]:
         """Wait for what comes of a launched round; return verdicts in the order of its rows.
@@ -105,17 +110,22 @@ class Executor:
         A round of prompt chunks alone tells nothing; what is waited for then is the one before it.
         """
         judged, self._judged = self._judged, {}
+        drafted, self._drafted = self._drafted, []
+        there = {*judged, *(row.seq_id for one in drafted for row in one.run.view.rows)}
         found = self.unread.pop(
-            row for row in round_.rows if row.samples and row.seq_id not in judged
+            row for row in round_.rows if row.samples and row.seq_id not in there
         )
+        picked = {picks for picks, _ in found.values()} | {one.picks for one in drafted}
         with self.phases.during("device"):
-            mx.eval([picks.arrays for picks in {picks for picks, _ in found.values()}])
-            if not (found or judged):
+            mx.eval([picks.arrays for picks in picked], [one.drafts for one in drafted])
+            if not (found or there):
                 mx.eval(self._behind)
             self._behind, self._unpicked = self._unpicked, []
         with self.phases.during("sample"):
             for seq_id, (picks, number) in found.items():
                 judged[seq_id] = Verdict(seq_id, (voice.take(seq_id, picks.read()[number]),))
+        for one in drafted:
+            judged |= {verdict.seq_id: verdict for verdict in self._judge_drafts(one, voice)}
         return [judged.get(row.seq_id) or Verdict(row.seq_id) for row in round_.rows]
 
     def keep(self, rows: Iterable[Row]) -> None:
@@ -127,6 +137,7 @@ class Executor:
         self.keep(rows)
         self._behind, self._unpicked = [], []
         self._judged.clear()
+        self._drafted.clear()
         if self.drafter is not None:
             self.drafter.undo(round_.rows)
 
@@ -153,30 +164,17 @@ class Executor:
         if self.drafter is not None:
             self.drafter.forget(seq_id)
 
+    @property
+    def _may_defer(self) -> bool:
+        """Whether windows with drafts may be launched before it is known what of them to keep."""
+        return self.in_order and not self.store.cuts
+
+    @property
+    def _proposer(self) -> Proposer:
+        return Proposer(self.drafter, self.store, self.block_size, self.affordable)
+
     def _batch(self, windows: Sequence[Window], round_: Round) -> Batch:
         return Batch(windows, self.block_size, round_.groups, tables=self._tables)
-
-    def _windows(self, rows: Sequence[Row], choose: Choose) -> list[Window]:
-        drafts = self._propose(rows, choose)
-        return [Window(row, drafts.get(row.seq_id, ())) for row in rows]
-
-    def _propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
-        if self.drafter is None:
-            return {}
-        sizes = [self.store.num_drafts(row, self.block_size) for row in rows]
-        drafting = [
-            replace(row, num_drafts=size) for row, size in zip(rows, sizes, strict=True) if size
-        ]
-        if not drafting:
-            return {}
-        with self.phases.during("draft"):
-            drafts = self.drafter.propose(drafting, choose)
-        if self.affordable is None or not self.drafter.is_free:
-            return drafts
-        evidence = self.drafter.evidence
-        found = [Found(seq_id, said, evidence(seq_id)) for seq_id, said in drafts.items()]
-        most = self.affordable(len(rows), found)
-        return {seq_id: said[:most] for seq_id, said in drafts.items()}
 
     def _run_batch(self, batch: Batch, pick: Pick, listen: Listen | None = None) -> list[Verdict]:
         run = self._forward(batch)
@@ -187,10 +185,13 @@ class Executor:
             with self.phases.during("sample"):
                 tokens = pick(run.wanted, run.output)
         self._show(run, listen)
-        verdicts = judge(batch, run.wanted, tokens)
+        return self._keep(run, judge(batch.windows, run.wanted, tokens))
+
+    def _keep(self, run: ForwardPass, verdicts: list[Verdict]) -> list[Verdict]:
+        """Store what of a batch was accepted; return the verdicts."""
         run.view.kept = [
-            len(window.row.tokens) + verdict.num_accepted
-            for window, verdict in zip(batch.windows, verdicts, strict=True)
+            len(row.tokens) + verdict.num_accepted
+            for row, verdict in zip(run.view.rows, verdicts, strict=True)
         ]
         self._store(run)
         return verdicts
@@ -211,6 +212,31 @@ class Executor:
             self._unpicked.append(run.hidden)
         self._show(run, voice.listen)
         self._store(run)
+
+    def _launch_drafts(self, batch: Batch, voice: Voice, offer: Offer | None) -> None:
+        """Launch windows with drafts, which may be unread; they are judged when they are read."""
+        drafts: list[mx.array] = []
+        tokens = batch.tokens()
+        if offer is not None:
+            with self.phases.during("draft"):
+                ids = offer.tokens([window.row.seq_id for window in batch.windows])
+                _start(ids)  # the device begins while the host builds what follows
+                drafts, tokens = [ids], mx.concatenate([tokens[:, :1], ids], axis=1)
+        run = self._forward(batch, tokens[:, : batch.width])
+        with self.phases.during("sample"):
+            picks = voice.begin(run.wanted, run.output)
+            _start(picks.arrays, run.pending)
+        self._show(run, voice.listen)
+        self._drafted.append(Drafted(run, picks, drafts))
+
+    def _judge_drafts(self, one: Drafted, voice: Voice) -> list[Verdict]:
+        windows, wanted = one.windows(), one.run.wanted
+        with self.phases.during("sample"):
+            tokens = [
+                voice.take(want.window.row.seq_id, picked, want.num_ahead)
+                for want, picked in zip(wanted, one.picks.read(), strict=True)
+            ]
+        return self._keep(one.run, judge(windows, wanted, tokens))
 
     def _tokens_of(self, batch: Batch) -> mx.array | None:
         """Token ids, (rows, width), of rows launched ahead: taken from what is unread."""

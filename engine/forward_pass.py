@@ -8,7 +8,8 @@ import mlx.core as mx
 
 from scheduler.round import Verdict
 
-from .batch import Batch
+from .batch import Batch, Window
+from .sampling import Picks
 from .view import BatchView
 from .voice import Wanted
 
@@ -25,6 +26,24 @@ class ForwardPass:
     pending: list[mx.array]  # to evaluate before anything is kept
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Drafted:
+    """A batch with drafts that is launched and not judged yet."""
+
+    run: ForwardPass
+    picks: Picks
+    drafts: list[mx.array]  # one array (rows, most drafts), or none where windows know theirs
+
+    def windows(self) -> list[Window]:
+        """Return the windows with their drafts. Evaluates."""
+        windows = self.run.view.batch.windows
+        if not self.drafts:
+            return windows
+        lines: list[list[int]] = self.drafts[0].tolist()  # type: ignore[assignment]  # of int32s
+        pairs = zip(windows, lines, strict=True)
+        return [Window(one.row, tuple(line[: len(one.drafts)])) for one, line in pairs]
+
+
 def wanted_of(batch: Batch) -> tuple[list[Wanted], list[int]]:
     """Positions to pick tokens at, and where their hidden states lie in (rows * width)."""
     wanted, places = [], []
@@ -37,13 +56,15 @@ def wanted_of(batch: Batch) -> tuple[list[Wanted], list[int]]:
     return wanted, places
 
 
-def judge(batch: Batch, wanted: Sequence[Wanted], tokens: Sequence[int]) -> list[Verdict]:
+def judge(
+    windows: Sequence[Window], wanted: Sequence[Wanted], tokens: Sequence[int]
+) -> list[Verdict]:
     """Accept each window's drafts up to the first that the target did not pick."""
     picks: dict[int, list[int]] = {}
     for want, token in zip(wanted, tokens, strict=True):
         picks.setdefault(want.window.row.seq_id, []).append(int(token))
     verdicts = []
-    for window in batch.windows:
+    for window in windows:
         seq_id, drafts = window.row.seq_id, window.drafts
         if not window.row.samples:
             verdicts.append(Verdict(seq_id))

@@ -42,14 +42,24 @@ class Output:
             for want, picked in zip(wanted, picks.read(), strict=True)
         ]
 
+    def needs_drafts(self, seq_ids: Iterable[int]) -> bool:
+        """Whether what one of these says depends on drafts otherwise than by their number."""
+        return self._acceptance.needs_drafts or any(
+            self._runs[seq_id].needs_drafts for seq_id in seq_ids
+        )
+
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
         """Begin to pick a token for each wanted position; what is picked stays on the device."""
         draws: list[Draw] = []
         for _, group in groupby(wanted, key=lambda want: id(want.window)):
             window = next(group).window
             run = self._runs[window.row.seq_id]
-            ahead = window.row.tokens == (UNKNOWN,)
-            draws += [run.draw_ahead()] if ahead else run.draws(window.drafts)
+            if window.row.tokens == (UNKNOWN,):
+                draws.append(run.draw_ahead(1))
+            elif UNKNOWN in window.drafts:
+                draws += [run.draw_ahead(ahead) for ahead in range(len(window.drafts) + 1)]
+            else:
+                draws += run.draws(window.drafts)
         return self._acceptance.pick(wanted, draws, logits)
 
     def take(self, seq_id: int, picked: Picked, num_ahead: int = 0) -> int:

@@ -80,16 +80,21 @@ class Run:
                 self.give_up(*self.lookahead.failure)
         return [self.source.draw(drafts[:ahead], mask=mask) for ahead, mask in enumerate(masks)]
 
-    def draw_ahead(self) -> Draw:
-        """Return the draw of the token after one that is on its way, whatever that is."""
-        return self.source.draw(num_ahead=1)
+    def draw_ahead(self, num_ahead: int) -> Draw:
+        """Return the draw of the token after so many that are on their way, whatever they are."""
+        return self.source.draw(num_ahead=num_ahead)
+
+    @property
+    def needs_drafts(self) -> bool:
+        """Whether what is said after drafts depends on what they are."""
+        return self.lookahead is not None or self.source.needs_drafts
 
     def draw_after(self, chain: Chain, row: int) -> Draw:
         """Return the draw of the token after the drafts of ``row``.
 
         They are read, which evaluates them, only where they change what may be said next.
         """
-        if self.lookahead is None and not self.source.needs_drafts:
+        if not self.needs_drafts:
             return self.source.draw(num_ahead=len(chain))
         drafts = chain.of(row)
         mask = None if self.lookahead is None else self.lookahead.masks(drafts)[-1]

@@ -1,6 +1,6 @@
 """What the executor asks of whoever turns logits into tokens, for the target and for drafters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,8 +35,15 @@ class Voice(Protocol):
         """Choose a token for each wanted position from logits (positions, vocabulary)."""
         ...
 
+    def needs_drafts(self, seq_ids: Iterable[int]) -> bool:
+        """Whether what one of these says depends on drafts otherwise than by their number."""
+        ...
+
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
-        """The same, but what is chosen stays on the device until it is read."""
+        """The same, but what is chosen stays on the device until it is read.
+
+        Drafts may be unknown, where ``needs_drafts`` says no.
+        """
         ...
 
     def take(self, seq_id: int, picked: Picked, num_ahead: int = 0) -> int:

@@ -14,6 +14,11 @@ class Chain:
         """Number of drafts of those that have the most."""
         return len(self._steps)
 
+    @property
+    def steps(self) -> list[mx.array]:
+        """The first drafts of all rows, the second of those that have two, and so on."""
+        return self._steps
+
     def add(self, tokens: mx.array) -> None:
         """Take in the next draft of the first rows, token ids [rows]."""
         self._steps.append(tokens)

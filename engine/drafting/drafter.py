@@ -9,6 +9,7 @@ from scheduler.round import BlockCopy, Row, SlotCopy
 
 from ..view import BatchView
 from .chain import Chain
+from .offer import Offer
 
 Choose = Callable[[Sequence[int], Chain, mx.array], mx.array]
 """Pick drafts: (sequence ids, their drafts so far, logits [rows, V]) -> token ids [rows].
@@ -36,6 +37,13 @@ class Drafter(ABC):
     @abstractmethod
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         """Return drafts by sequence id, at most ``num_drafts`` each; a row may be left out."""
+
+    def begin(self, rows: Sequence[Row], choose: Choose) -> Offer | None:
+        """Begin to propose, without waiting for anything; None where ``propose`` has to be asked.
+
+        ``choose`` needs no drafts on the host.
+        """
+        return None
 
     def evidence(self, seq_id: int) -> int:
         """How many words before a row's drafts of this round are the same as where they come from.

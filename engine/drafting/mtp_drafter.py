@@ -26,6 +26,7 @@ from .chain import Chain
 from .chain_cache import ChainCache
 from .drafter import Choose, Drafter
 from .mtp import MTPHead
+from .offer import Offer
 from .rounds_behind import RoundsBehind
 
 SHIFT = 1  # page positions after rotary positions
@@ -70,9 +71,11 @@ class MTPDrafter(Drafter):
         self.pending = Slots({"hidden": SlotArray((width,), dtype)}, num_slots)
         self.block_hidden = Slots({"hidden": SlotArray((width,), dtype)}, num_blocks)
         self._behind = RoundsBehind(block_size)
-        self._waits = False  # whether the batch looked at last is to join them
 
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
+        return self.begin(rows, choose).read()
+
+    def begin(self, rows: Sequence[Row], choose: Choose) -> Offer:
         """Chain the head: each draft's output is the next one's hidden state."""
         self.catch_up()
         rows = sorted(rows, key=lambda row: (-row.num_drafts, -row.start))
@@ -90,13 +93,13 @@ class MTPDrafter(Drafter):
             hidden = self.head(self.forward.embed(tokens[:, None]), hidden, cache=cache)
             tokens = choose(seq_ids[:count], chain, self.forward.logits(hidden[:, 0]))
             chain.add(tokens)
-        return dict(zip(seq_ids, chain.all(), strict=True))
+        return Offer(seq_ids, chain, [row.num_drafts for row in rows])
 
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         """Write the entries of the window; those of drafts that are rejected are never read."""
         self.catch_up(self._behind.disturbed_by(view.rows))
-        self._waits = self._may_wait(view)
-        if self._waits:
+        if self._may_wait(view):
+            view.shared[MTPDrafter] = True  # to join those that are behind
             return []
         self.catch_up([row.seq_id for row in view.rows])
         return self._write(view, hidden)
@@ -112,7 +115,7 @@ class MTPDrafter(Drafter):
 
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         """Keep the hidden states that go on from the window, or all of it for later."""
-        if self._waits:
+        if MTPDrafter in view.shared:
             self._behind.add(view.rows, view.tokens, hidden)
         else:
             self._keep(view, hidden, kept)

@@ -6,7 +6,7 @@ drafts is a matter of the pattern. The logits seen, and all memory, are compared
 forward pass of mlx-lm's own model over all tokens at once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -179,6 +179,9 @@ class Forced:
             self._seen[row.seq_id, position] = line
             tokens.append(self.text(row.seq_id, position))
         return tokens
+
+    def needs_drafts(self, seq_ids: Iterable[int]) -> bool:
+        return False
 
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
         return Picks(mx.array(self.pick(wanted, logits), mx.uint32))

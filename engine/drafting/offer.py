@@ -1,0 +1,36 @@
+"""What a drafter proposes for one round, on the device until it is read."""
+
+from collections.abc import Mapping, Sequence
+
+import mlx.core as mx
+
+from .chain import Chain
+
+
+class Offer:
+    """Drafts of several sequences, those with the most first."""
+
+    def __init__(self, seq_ids: Sequence[int], chain: Chain, counts: Sequence[int]) -> None:
+        """``counts``: drafts of each sequence."""
+        self.chain = chain
+        self.counts = dict(zip(seq_ids, counts, strict=True))
+        self._lines = {seq_id: line for line, seq_id in enumerate(seq_ids)}
+
+    def tokens(self, seq_ids: Sequence[int]) -> mx.array:
+        """Return the drafts of ``seq_ids``, (rows, most), padded with anything.
+
+        A sequence without any may be among them.
+        """
+        steps = self.chain.steps
+        count = len(self._lines)
+        padded = [
+            step if step.shape[0] == count else mx.pad(step, (0, count - step.shape[0]))
+            for step in steps
+        ]
+        drafts = mx.stack(padded, axis=1).astype(mx.int32)
+        order = [self._lines.get(seq_id, 0) for seq_id in seq_ids]
+        return drafts if order == list(range(count)) else drafts[mx.array(order)]
+
+    def read(self) -> Mapping[int, tuple[int, ...]]:
+        """Return the drafts by sequence. Evaluates."""
+        return dict(zip(self._lines, self.chain.all(), strict=True))

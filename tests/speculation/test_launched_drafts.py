@@ -1,0 +1,116 @@
+"""Drafting, verifying and picking are launched together; the host waits once a round."""
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from forced import Forced, parts_of
+
+from engine.drafting.chain import Chain
+from engine.engine import Engine
+from engine.sampling_params import SamplingParams
+
+PROMPTS = [[1, 2, 3], [4] * 20, [5, 6], [7] * 40]
+GREEDY = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
+SAMPLED = replace(GREEDY, temperature=1.0, seed=7)
+
+
+class Waited(AssertionError):
+    """The host waited where it must not."""
+
+
+def engine_of(*, in_order: bool, drafter: str = "mtp", **options: Any) -> Engine:
+    """An engine of the tiny qwen3_5 with drafts; ``in_order``: as on kernels that need no wait."""
+    parts, _, _ = parts_of("qwen3_5", drafter, 4)
+    parts.executor.in_order = in_order
+    parts.executor.drafter.in_order = in_order
+    return Engine(replace(parts, options=replace(parts.options, check=True, **options)))
+
+
+def said(engine: Engine, params: list[SamplingParams]) -> list[tuple[list[int], Any]]:
+    answers = engine.generate(PROMPTS, params)
+    return [(answer.token_ids, answer.logprobs) for answer in answers]
+
+
+def test_a_round_with_drafts_is_launched_without_waiting_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = engine_of(in_order=True, speculate=3, async_scheduling=True)
+    executor = engine.parts.executor
+    num_launched = []
+    launch, evaluate, on_host = executor.launch, mx.eval, Chain._on_host
+
+    def launching(round_: Any, voice: Any) -> None:
+        with monkeypatch.context() as inside:
+            if all(row.num_drafts for row in round_.rows):
+                inside.setattr(mx, "eval", refuse)
+                inside.setattr(Chain, "_on_host", refuse)
+                num_launched.append(sum(row.num_drafts for row in round_.rows))
+            launch(round_, voice)
+        assert (mx.eval, Chain._on_host) == (evaluate, on_host)
+
+    monkeypatch.setattr(executor, "launch", launching)
+    for prompt in PROMPTS[:2]:
+        engine.submit(prompt, SAMPLED)
+    while engine.has_work:
+        engine.step()
+
+    assert engine.stats().scheduler.failures == 0
+    assert num_launched.count(6) > 3
+
+
+def refuse(*args: object) -> None:
+    raise Waited
+
+
+@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
+@pytest.mark.parametrize("drafter", ["mtp", "qwen3", "blind"])
+def test_drafts_that_stay_on_the_device_change_no_token(drafter: str, acceptance: str) -> None:
+    """Beside rows whose drafts have to be read, for they change what may be said after them."""
+    each = [
+        replace(GREEDY, logprobs=2),
+        replace(SAMPLED, top_p=0.8, logprobs=0),
+        replace(SAMPLED, top_k=5, max_tokens=23),
+        replace(SAMPLED, max_tokens=13, min_tokens=5, logit_bias={5: 2.0}),
+    ]
+    penalized = [*each[:3], replace(each[3], repetition_penalty=1.3)]
+    for params in (each, penalized):
+        options = {"drafter": drafter, "acceptance": acceptance}
+        plain = said(engine_of(in_order=False, speculate=3, **options), params)
+        options |= {"async_scheduling": True}
+        assert said(engine_of(in_order=True, speculate=3, **options), params) == plain
+        assert said(engine_of(in_order=False, speculate=3, **options), params) == plain
+
+
+@pytest.mark.parametrize("drafter", ["mtp", "qwen3"])
+def test_a_round_that_fails_when_it_is_read_keeps_nothing_of_its_drafts(
+    drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = said(engine_of(in_order=False, speculate=3, drafter=drafter), [SAMPLED] * 4)
+    engine = engine_of(in_order=True, speculate=3, drafter=drafter, async_scheduling=True)
+    take, count = engine._output.take, []
+
+    def failing(*args: Any) -> int:
+        count.append(args)
+        if len(count) in (9, 40):
+            raise RuntimeError
+        return take(*args)
+
+    monkeypatch.setattr(engine._output, "take", failing)
+
+    assert said(engine, [SAMPLED] * 4) == expected
+    assert engine.stats().scheduler.failures == 2
+
+
+@pytest.mark.parametrize("drafter", ["mtp", "qwen3", "blind"])
+def test_what_is_kept_after_every_round_is_that_of_a_run_from_scratch(drafter: str) -> None:
+    def script(sequence: Any) -> str:
+        return ["RRW", "W", "", "RRRR", "RW"][(sequence.seq_id + len(sequence.tokens)) % 5]
+
+    forced = Forced("qwen3_5", script, drafter=drafter, ahead=True, in_order=True)
+    for number, prompt in enumerate(PROMPTS):
+        forced.submit(prompt, 20 + number)
+    forced.run(check_every=1)
+
+    assert sum(drafted for rows in forced.accepted.values() for drafted, _ in rows) > 30
