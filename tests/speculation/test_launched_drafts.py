@@ -28,9 +28,13 @@ def engine_of(*, in_order: bool, drafter: str = "mtp", **options: Any) -> Engine
     return Engine(replace(parts, options=replace(parts.options, check=True, **options)))
 
 
-def said(engine: Engine, params: list[SamplingParams]) -> list[tuple[list[int], Any]]:
+def said(
+    engine: Engine, params: list[SamplingParams], num_failures: int = 0
+) -> list[tuple[list[int], Any]]:
     answers = engine.generate(PROMPTS, params)
-    return [(answer.token_ids, answer.logprobs) for answer in answers]
+    found = [(answer.token_ids, answer.logprobs) for answer in answers]
+    assert engine.stats().scheduler.failures == num_failures
+    return found
 
 
 def test_a_round_with_drafts_is_launched_without_waiting_for_them(
@@ -83,24 +87,25 @@ def test_drafts_that_stay_on_the_device_change_no_token(drafter: str, acceptance
         assert said(engine_of(in_order=False, speculate=3, **options), params) == plain
 
 
+@pytest.mark.parametrize("point", ["take", "plan_ahead"])
 @pytest.mark.parametrize("drafter", ["mtp", "qwen3"])
-def test_a_round_that_fails_when_it_is_read_keeps_nothing_of_its_drafts(
-    drafter: str, monkeypatch: pytest.MonkeyPatch
+def test_a_round_that_fails_once_it_is_launched_keeps_nothing_of_its_drafts(
+    drafter: str, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = said(engine_of(in_order=False, speculate=3, drafter=drafter), [SAMPLED] * 4)
     engine = engine_of(in_order=True, speculate=3, drafter=drafter, async_scheduling=True)
-    take, count = engine._output.take, []
+    owner: Any = engine._output if point == "take" else engine.scheduler
+    original, count = getattr(owner, point), []
 
-    def failing(*args: Any) -> int:
+    def failing(*args: Any) -> Any:
         count.append(args)
-        if len(count) in (9, 40):
+        if len(count) in (5, 9):
             raise RuntimeError
-        return take(*args)
+        return original(*args)
 
-    monkeypatch.setattr(engine._output, "take", failing)
+    monkeypatch.setattr(owner, point, failing)
 
-    assert said(engine, [SAMPLED] * 4) == expected
-    assert engine.stats().scheduler.failures == 2
+    assert said(engine, [SAMPLED] * 4, num_failures=2) == expected
 
 
 @pytest.mark.parametrize("drafter", ["mtp", "qwen3", "blind"])
