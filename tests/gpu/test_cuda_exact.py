@@ -37,6 +37,7 @@ def alone() -> list[list[tuple]]:
         {},
         {"async_scheduling": False},
         {"speculate": 4},
+        {"speculate": "auto"},
         {"speculate": 2, "drafter": "peer", "draft_model": "demo-draft"},
         {"speculate": 8, "drafter": "lookup"},
         {"prompt_tokens_per_round": 48, "prefix_cache": False},
