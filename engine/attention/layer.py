@@ -1,11 +1,22 @@
 """An attention layer: K/V in pages."""
 
+from typing import Protocol
+
 import mlx.core as mx
 
+from ..batch import Batch
 from ..layers import Layer
 from ..pages import Pages, PageShape
 from ..view import BatchView
 from .paged import PagedCache
+
+
+class DraftChain(Protocol):
+    """What a module is given as ``cache`` for drafts that follow each other, every step."""
+
+    def advance(self, count: int) -> None:
+        """Go on to the next token, of the first ``count`` rows."""
+        ...
 
 
 class AttentionLayer(Layer):
@@ -44,6 +55,13 @@ class AttentionLayer(Layer):
             rotary_shift=self.rotary_shift,
             tiles=self.tiles,
         )
+
+    def open_chain(self, batch: Batch) -> DraftChain | None:
+        """Return a ``cache`` for drafts that follow each other, which writes them to the pages.
+
+        None where pages may be written once an evaluation: see drafting.chain_cache.
+        """
+        return None
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         return self.pages.arrays

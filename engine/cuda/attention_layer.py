@@ -3,8 +3,9 @@
 import mlx.core as mx
 
 from ..attention.index import BatchIndex
-from ..attention.layer import AttentionLayer
+from ..attention.layer import AttentionLayer, DraftChain
 from ..attention.paged import InPages, PagedCache
+from ..batch import Batch
 from ..pages import PageShape
 from ..spans import Span
 from ..view import BatchView
@@ -47,6 +48,11 @@ class CudaAttentionLayer(AttentionLayer):
 
     def open(self, view: BatchView) -> "CudaPagedCache":
         return CudaPagedCache(self, view.batch.width, view=view)
+
+    def open_chain(self, batch: Batch) -> DraftChain | None:
+        from .draft_chain import CudaDraftChain
+
+        return CudaDraftChain(self, batch)
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         assert isinstance(cache, CudaPagedCache)

@@ -81,7 +81,9 @@ class MTPDrafter(Drafter):
         rows = sorted(rows, key=lambda row: (-row.num_drafts, -row.start))
         seq_ids = [row.seq_id for row in rows]
         batch = Batch([_chained(row) for row in rows], self.block_size, keep_order=True)
-        cache = ChainCache(self.layer.pages, batch, rotary_shift=SHIFT)
+        cache = self.layer.open_chain(batch)
+        if cache is None:
+            cache = ChainCache(self.layer.pages, batch, rotary_shift=SHIFT)
         hidden = self._pending_hidden(rows)[:, None]
         tokens = mx.array([row.tokens[-1] for row in rows])
         chain = Chain()
