@@ -10,7 +10,7 @@
 //   S' = c[63] S + sum of c[63] / c[t] delta[t] k[t]^T
 //
 // (the WY form of the delta rule, arXiv 2412.06464). Operands are float16, sums and the state float32:
-// what bfloat16 brought here keeps its digits, and what is computed keeps three more than it had there.
+// what bfloat16 brought here keeps its binary digits, and what is computed keeps three more of them.
 
 #include <cuda_fp16.h>
 
