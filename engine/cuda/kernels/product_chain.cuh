@@ -95,8 +95,10 @@ struct ProductChain {
   static constexpr int ROWS_STAGE = ROWS * CHUNK;
   static constexpr int AT_ONCE = ROWS > 16 ? 2 : 1;  // rows that a warp adds up
   static constexpr int PARTS_AT_ONCE = 8 / AT_ONCE;
-  // stages on their way whose arrival is not looked at yet
-  static constexpr int WEIGHTS_AHEAD = 5, ROWS_AHEAD = 4;
+  // Stages on their way whose arrival is not looked at yet. Who multiplies holds two stages and
+  // waits for two more, which are told of in twos: that many must be left.
+  static constexpr int WEIGHTS_AHEAD = WEIGHT_STAGES - 6, ROWS_AHEAD = ROW_STAGES - 6;
+  static_assert(WEIGHTS_AHEAD > 0 && ROWS_AHEAD > 0);
 
   struct Shared {
     bfloat16 weights[WEIGHT_STAGES][WEIGHTS_STAGE];  // first, at a multiple of 1,024 bytes
@@ -172,7 +174,8 @@ struct ProductChain {
           }
           commit_copies();
           turn.next(WEIGHT_STAGES);
-          if (++fetched > WEIGHTS_AHEAD) hand_over<WEIGHTS_AHEAD>(shared.weights_here, here, WEIGHT_STAGES);
+          if (is_due(++fetched, WEIGHTS_AHEAD))
+            hand_over_two<WEIGHTS_AHEAD>(shared.weights_here, here, WEIGHT_STAGES);
         }
       }
     }
@@ -180,13 +183,23 @@ struct ProductChain {
       hand_over<0>(shared.weights_here, here, WEIGHT_STAGES);
   }
 
-  // Says of a stage that all but the last PENDING groups of copies are here.
+  // Says of two stages that they are here when all but the last PENDING groups of copies are.
+  template <int PENDING>
+  __device__ static void hand_over_two(Arrivals* stages, Turn& turn, int num_stages) {
+    hand_over<PENDING>(stages, turn, num_stages);
+    stages[turn.stage].arrive();
+    turn.next(num_stages);
+  }
   template <int PENDING>
   __device__ static void hand_over(Arrivals* stages, Turn& turn, int num_stages) {
     wait_for_copies<PENDING>();
     publish_to_products();
     stages[turn.stage].arrive();
     turn.next(num_stages);
+  }
+  // Whether two more are to be handed over when so many have been fetched.
+  __device__ static bool is_due(int fetched, int ahead) {
+    return fetched >= ahead + 2 && (fetched - ahead) % 2 == 0;
   }
 
   // As copy_async; of what lies around it, L2 is filled with 256 bytes.
@@ -222,7 +235,8 @@ struct ProductChain {
             copy_async(to + swizzled(row, piece), x + (long long)row * link.depth + at * CHUNK);
         commit_copies();
         turn.next(ROW_STAGES);
-        if (chunk >= first + ROWS_AHEAD) hand_over<ROWS_AHEAD>(shared.rows_here, here, ROW_STAGES);
+        if (is_due(chunk - first + 1, ROWS_AHEAD))
+          hand_over_two<ROWS_AHEAD>(shared.rows_here, here, ROW_STAGES);
         if (++at == tile_chunks) at = 0;
       }
       while (here.stage != turn.stage || here.parity != turn.parity)
@@ -232,6 +246,7 @@ struct ProductChain {
 
   __device__ void multiply(int thread, unsigned long long meeting_end) const {
     Turn weights_turn, rows_turn, weights_done, rows_done;
+    int running = 0;  // chunks that products may still read
     for (int i = 0; i < chain.num_links; i++) {
       const Link& link = chain.links[i];
       unsigned* stored = chain.stored + i * chain.most_tiles;
@@ -240,27 +255,32 @@ struct ProductChain {
       for (int chunk = first, share = 0; chunk < end; share++) {
         const int tile = chunk / tile_chunks, tile_end = min((tile + 1) * tile_chunks, end);
         float sums[ROWS / 2];
-        for (int adds = 0; chunk < tile_end; chunk++) {
-          shared.weights_here[weights_turn.stage].wait(weights_turn.parity);
-          shared.rows_here[rows_turn.stage].wait(rows_turn.parity);
-          const bfloat16* weights =
-              shared.weights[weights_turn.stage] + thread / 128 * (WEIGHTS_STAGE / 2);
-          const bfloat16* rows = shared.rows[rows_turn.stage];
+        for (int adds = 0; chunk < tile_end;) {
+          const bool two = chunk + 1 < tile_end;
+          const int ago = running;
+          running = 0;
+          wait(weights_turn, rows_turn);
+          Turn weights_next = weights_turn, rows_next = rows_turn;
+          weights_next.next(WEIGHT_STAGES);
+          rows_next.next(ROW_STAGES);
+          if (two) wait(weights_next, rows_next);
           begin_products();
-#pragma unroll
-          for (int k = 0; k < CHUNK; k += 16) {
-            multiply_rows(
-                sums, tile_descriptor(weights + k, 16), tile_descriptor(rows + k, 16), adds,
-                RowsOfX<ROWS>());
-            adds = 1;
-          }
+          multiply_chunk(sums, weights_turn.stage, rows_turn.stage, adds, thread);
+          if (two) multiply_chunk(sums, weights_next.stage, rows_next.stage, 1, thread);
+          adds = 1;
           commit_products();
-          if (chunk > first) {  // while these run: the chunk before has been read
+          if (ago) {  // while these run: those before have been read
             wait_for_products<1>();
-            release(weights_done, rows_done, thread);
+            release(weights_done, rows_done, ago, thread);
           }
-          weights_turn.next(WEIGHT_STAGES);
-          rows_turn.next(ROW_STAGES);
+          weights_turn = weights_next;
+          rows_turn = rows_next;
+          if (two) {
+            weights_turn.next(WEIGHT_STAGES);
+            rows_turn.next(ROW_STAGES);
+          }
+          running = two ? 2 : 1;
+          chunk += running;
         }
         finish_products(sums);
         store_part(tile + blockIdx.x, sums, thread);
@@ -269,7 +289,8 @@ struct ProductChain {
       }
       shared.noted.wait(i % 2);
       if (first < end) {
-        release(weights_done, rows_done, thread);
+        release(weights_done, rows_done, running, thread);
+        running = 0;
         finish(link, stored, (end - 1) / tile_chunks - first / tile_chunks + 1, thread);
       } else if (i) {  // it did not wait for rows of x
         if (thread == 0) chain.meeting.wait_for(meeting_end - gridDim.x);
@@ -286,14 +307,32 @@ struct ProductChain {
     }
   }
 
-  // The next stages may be filled again.
-  __device__ void release(Turn& weights, Turn& rows, int thread) const {
-    if (thread % 32 == 0) {
-      shared.weights_done[weights.stage].arrive();
-      shared.rows_done[rows.stage].arrive();
+  __device__ void wait(const Turn& weights, const Turn& rows) const {
+    shared.weights_here[weights.stage].wait(weights.parity);
+    shared.rows_here[rows.stage].wait(rows.parity);
+  }
+
+  __device__ void multiply_chunk(
+      float (&sums)[ROWS / 2], int weights_stage, int rows_stage, int adds, int thread) const {
+    const bfloat16* weights = shared.weights[weights_stage] + thread / 128 * (WEIGHTS_STAGE / 2);
+    const bfloat16* rows = shared.rows[rows_stage];
+#pragma unroll
+    for (int k = 0; k < CHUNK; k += 16)
+      multiply_rows(
+          sums, tile_descriptor(weights + k, 16), tile_descriptor(rows + k, 16), k ? 1 : adds,
+          RowsOfX<ROWS>());
+  }
+
+  // ``count`` more stages may be filled again.
+  __device__ void release(Turn& weights, Turn& rows, int count, int thread) const {
+    for (int i = 0; i < count; i++) {
+      if (thread % 32 == 0) {
+        shared.weights_done[weights.stage].arrive();
+        shared.rows_done[rows.stage].arrive();
+      }
+      weights.next(WEIGHT_STAGES);
+      rows.next(ROW_STAGES);
     }
-    weights.next(WEIGHT_STAGES);
-    rows.next(ROW_STAGES);
   }
 
   // Beside what multiplies: shares out each link's tiles, finds the factors of the norm before, and
