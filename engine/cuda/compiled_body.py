@@ -16,7 +16,7 @@ from ..batch import Int32s
 from ..forward import RunBody
 from ..layers import Layer
 from ..view import BatchView
-from . import fusing
+from . import fusing, product
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
 from .chains import ChainRun
 from .delta_layer import CudaDeltaLayer, CudaDeltaWindow, delta_table
@@ -136,8 +136,9 @@ class CompiledBody:
                     assert isinstance(layer, CudaDeltaLayer)
                     caches.append(CudaDeltaWindow(layer, shape.width, arrays["delta"]))
             chain = ChainRun(self, chained)
-            for cache in caches:
-                cache.chain = chain
+            if shape.num_rows * shape.width <= product.MOST_ROWS:
+                for cache in caches:
+                    cache.chain = chain
             hidden = self._run(tokens, caches)
             return hidden, chain.done
 
