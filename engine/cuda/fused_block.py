@@ -6,7 +6,6 @@ library multiplies, and kernels do what lies between (long_windows.py).
 """
 
 import logging
-import os
 from collections import Counter
 from typing import Any
 
@@ -23,7 +22,6 @@ from .fused_delta import FusedDelta
 from .fused_feed_forward import FusedFeedForward
 
 logger = logging.getLogger("octavo")
-TRIAL = "OCTAVO_TRIAL" in os.environ
 BLOCKS_AT_ONCE = 4  # over many rows: the device begins with them while the next ones are made
 
 BLOCKS = (  # h = x + mix(norm(x)); h + mlp(norm(h))
@@ -47,7 +45,7 @@ class FusedBlock(nn.Module):
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """Run the window of ``cache`` over ``x``, (rows, width, hidden)."""
         if not (fusing.is_few(x) or self.any_rows):
-            if x.dtype == mx.bfloat16 and TRIAL:
+            if x.dtype == mx.bfloat16:
                 return self._run_long(x, mask, cache)
             whole: mx.array = super().__call__(x, mask, cache)
             return whole
