@@ -79,6 +79,11 @@ struct Share {
   int tile, first_part, num_parts, first_row, num_rows, first_item;
 };
 
+// A number that all threads of a warp have, told to the compiler: products may not diverge.
+__device__ __forceinline__ int uniform(int number) {
+  return __shfl_sync(0xffffffffu, number, 0);
+}
+
 // Place in a ring of stages and its parity.
 struct Turn {
   int stage = 0, parity = 0;
@@ -132,16 +137,16 @@ struct ProductChain {
       shared.noted.start(NOTING);
       for (int i = 0; i < MOST_SHARES; i++) shared.stored[i].start(MULTIPLYING / 32);
     }
-    const int thread = threadIdx.x;
+    const int thread = threadIdx.x, role_start = uniform(threadIdx.x / 32) * 32;
     unsigned long long meeting_end = 0;
     if (thread == 0 || thread == MULTIPLYING + FETCHING_WEIGHTS)
       meeting_end = chain.meeting.first_end();  // before this block comes to it
     __syncthreads();
-    if (thread < MULTIPLYING) {
+    if (role_start < MULTIPLYING) {
       multiply(thread, meeting_end);
-    } else if (thread < MULTIPLYING + FETCHING_WEIGHTS) {
+    } else if (role_start < MULTIPLYING + FETCHING_WEIGHTS) {
       fetch_weights(thread - MULTIPLYING);
-    } else if (thread < MULTIPLYING + FETCHING_WEIGHTS + FETCHING_ROWS) {
+    } else if (role_start < MULTIPLYING + FETCHING_WEIGHTS + FETCHING_ROWS) {
       fetch_rows(thread - MULTIPLYING - FETCHING_WEIGHTS, meeting_end);
     } else {
       note(thread % 32);
@@ -246,41 +251,35 @@ struct ProductChain {
 
   __device__ void multiply(int thread, unsigned long long meeting_end) const {
     Turn weights_turn, rows_turn, weights_done, rows_done;
-    int running = 0;  // chunks that products may still read
-    for (int i = 0; i < chain.num_links; i++) {
+    const int num_links = uniform(chain.num_links);
+    for (int i = 0; i < num_links; i++) {
       const Link& link = chain.links[i];
       unsigned* stored = chain.stored + i * chain.most_tiles;
-      const int tile_chunks = link.tile_chunks();
-      const int first = link.first_chunk(blockIdx.x), end = link.first_chunk(blockIdx.x + 1);
+      const int tile_chunks = uniform(link.tile_chunks());
+      const int first = uniform(link.first_chunk(blockIdx.x));
+      const int end = uniform(link.first_chunk(blockIdx.x + 1));
       for (int chunk = first, share = 0; chunk < end; share++) {
         const int tile = chunk / tile_chunks, tile_end = min((tile + 1) * tile_chunks, end);
-        float sums[ROWS / 2];
-        for (int adds = 0; chunk < tile_end;) {
-          const bool two = chunk + 1 < tile_end;
-          const int ago = running;
-          running = 0;
-          wait(weights_turn, rows_turn);
-          Turn weights_next = weights_turn, rows_next = rows_turn;
-          weights_next.next(WEIGHT_STAGES);
-          rows_next.next(ROW_STAGES);
-          if (two) wait(weights_next, rows_next);
+        // All of it straight on: where it branches, or begins without sums, products wait in turn.
+        float sums[ROWS / 2] = {};
+#pragma unroll 1
+        for (; chunk < tile_end; chunk++) {
+          shared.weights_here[weights_turn.stage].wait(weights_turn.parity);
+          shared.rows_here[rows_turn.stage].wait(rows_turn.parity);
+          const bfloat16* weights =
+              shared.weights[weights_turn.stage] + thread / 128 * (WEIGHTS_STAGE / 2);
+          const bfloat16* rows = shared.rows[rows_turn.stage];
           begin_products();
-          multiply_chunk(sums, weights_turn.stage, rows_turn.stage, adds, thread);
-          if (two) multiply_chunk(sums, weights_next.stage, rows_next.stage, 1, thread);
-          adds = 1;
+#pragma unroll
+          for (int k = 0; k < CHUNK; k += 16)
+            multiply_rows(
+                sums, tile_descriptor(weights + k, 16), tile_descriptor(rows + k, 16), 1,
+                RowsOfX<ROWS>());
           commit_products();
-          if (ago) {  // while these run: those before have been read
-            wait_for_products<1>();
-            release(weights_done, rows_done, ago, thread);
-          }
-          weights_turn = weights_next;
-          rows_turn = rows_next;
-          if (two) {
-            weights_turn.next(WEIGHT_STAGES);
-            rows_turn.next(ROW_STAGES);
-          }
-          running = two ? 2 : 1;
-          chunk += running;
+          wait_for_products<1>();  // while these run: the chunk before has been read
+          if (chunk > first) release(weights_done, rows_done, thread);
+          weights_turn.next(WEIGHT_STAGES);
+          rows_turn.next(ROW_STAGES);
         }
         finish_products(sums);
         store_part(tile + blockIdx.x, sums, thread);
@@ -289,8 +288,7 @@ struct ProductChain {
       }
       shared.noted.wait(i % 2);
       if (first < end) {
-        release(weights_done, rows_done, running, thread);
-        running = 0;
+        release(weights_done, rows_done, thread);
         finish(link, stored, (end - 1) / tile_chunks - first / tile_chunks + 1, thread);
       } else if (i) {  // it did not wait for rows of x
         if (thread == 0) chain.meeting.wait_for(meeting_end - gridDim.x);
@@ -302,37 +300,19 @@ struct ProductChain {
              t += MULTIPLYING * gridDim.x)
           chain.stored[old * chain.most_tiles + t] = 0;
       meet(1, MULTIPLYING);
-      if (thread == 0 && i + 1 < chain.num_links) chain.meeting.come();
+      if (thread == 0 && i + 1 < num_links) chain.meeting.come();
       meeting_end += gridDim.x;
     }
   }
 
-  __device__ void wait(const Turn& weights, const Turn& rows) const {
-    shared.weights_here[weights.stage].wait(weights.parity);
-    shared.rows_here[rows.stage].wait(rows.parity);
-  }
-
-  __device__ void multiply_chunk(
-      float (&sums)[ROWS / 2], int weights_stage, int rows_stage, int adds, int thread) const {
-    const bfloat16* weights = shared.weights[weights_stage] + thread / 128 * (WEIGHTS_STAGE / 2);
-    const bfloat16* rows = shared.rows[rows_stage];
-#pragma unroll
-    for (int k = 0; k < CHUNK; k += 16)
-      multiply_rows(
-          sums, tile_descriptor(weights + k, 16), tile_descriptor(rows + k, 16), k ? 1 : adds,
-          RowsOfX<ROWS>());
-  }
-
-  // ``count`` more stages may be filled again.
-  __device__ void release(Turn& weights, Turn& rows, int count, int thread) const {
-    for (int i = 0; i < count; i++) {
-      if (thread % 32 == 0) {
-        shared.weights_done[weights.stage].arrive();
-        shared.rows_done[rows.stage].arrive();
-      }
-      weights.next(WEIGHT_STAGES);
-      rows.next(ROW_STAGES);
+  // The next stages may be filled again.
+  __device__ void release(Turn& weights, Turn& rows, int thread) const {
+    if (thread % 32 == 0) {
+      shared.weights_done[weights.stage].arrive();
+      shared.rows_done[rows.stage].arrive();
     }
+    weights.next(WEIGHT_STAGES);
+    rows.next(ROW_STAGES);
   }
 
   // Beside what multiplies: shares out each link's tiles, finds the factors of the norm before, and
