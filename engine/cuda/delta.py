@@ -161,7 +161,7 @@ def _window_kernel(shape: DeltaShape) -> tuple[Kernel, int]:
     inputs = (shape.taps - 1 + MAX_WIDTH) * shape.channels + MAX_WIDTH * shape.value_dim
     floats = (
         shape.key_dim * shape.value_dim  # the state
-        + MAX_WIDTH * (2 * shape.key_dim + shape.value_dim + 2)
+        + MAX_WIDTH * (2 * shape.key_dim + 2 * shape.value_dim + 2)
         + shape.max_drafts * (shape.key_dim + shape.value_dim + 1)
     )
     shared_memory = 2 * inputs * shape.dtype.size + 4 * floats

@@ -84,8 +84,8 @@ __device__ void delta_window(const DeltaWindow<S, WIDTH>& all) {
   T* asked_gates = asked_inputs + 2 * INPUTS;
   float* q = reinterpret_cast<float*>(asked_gates + 2 * GATES);  // (WIDTH, DK)
   float* k = q + WIDTH * S::DK;  // (WIDTH, DK)
-  float* v = k + WIDTH * S::DK;  // (WIDTH, DV), replaced by y token by token
-  float* recorded_keys = v + WIDTH * S::DV;
+  float* values = k + WIDTH * S::DK;  // two of (WIDTH, DV): v, replaced by y token by token
+  float* recorded_keys = values + 2 * WIDTH * S::DV;
   float* recorded_deltas = recorded_keys + S::DRAFTS * S::DK;
   float* recorded_decays = recorded_deltas + S::DRAFTS * S::DV;
   float* decay = recorded_decays + S::DRAFTS;
@@ -104,15 +104,33 @@ __device__ void delta_window(const DeltaWindow<S, WIDTH>& all) {
   const int token = static_cast<int>(threadIdx.x) - (THREADS - 32);  // the last warp has fewest channels
   const float dt_bias = all.weights.dt_bias[head], decay_rate = all.weights.decay_rates[head];
 
+  // The gated norm of a token of the row that ran last: a warp's work.
+  const auto emit = [&](int number, int length, int t, const float* y, const T* gate) {
+    const long long at = (((long long)number * all.width + t) * S::HV + head) * S::DV;
+    float x[S::DV / 32], squares = 0.f;
+#pragma unroll
+    for (int j = 0; j < S::DV / 32; j++) {
+      x[j] = t < length ? rounded<T>(y[t * S::DV + lane + 32 * j]) : 0.f;
+      squares = fmaf(x[j], x[j], squares);
+    }
+    const float factor = rsqrtf(warp_sum(squares) / S::DV + all.weights.epsilon);
+#pragma unroll
+    for (int j = 0; j < S::DV / 32; j++) {
+      const int d = lane + 32 * j;
+      const float z = t < length ? static_cast<float>(gate[t * S::DV + d]) : 0.f;
+      const float of = rounded<T>(x[j] * factor * all.weights.norm[d]);
+      all.out[at + d] = static_cast<T>(of * z * sigmoid(z));
+    }
+  };
   Item item(all, blockIdx.y);
   item.ask(all, asked_inputs, asked_gates, asked_state, first);
-  int turn = 0;
+  int turn = 0, last = -1, last_length = 0;  // the row that ran last, and its length
 #pragma unroll 1
   for (int number = blockIdx.y; number < all.num_rows; number += gridDim.y, turn ^= 1) {
     const Item next(all, min(number + static_cast<int>(gridDim.y), all.num_rows - 1));
     const DeltaRow& row = item.row;
     const T* inputs = asked_inputs + turn * INPUTS;
-    const T* gates = asked_gates + turn * GATES;
+    float* v = values + turn * WIDTH * S::DV;
     const long long read_from = all.pools.index(row.source, head);
     const long long write_to = all.pools.index(row.target, head);
     float a = 0.f, b = 0.f;
@@ -162,7 +180,15 @@ __device__ void delta_window(const DeltaWindow<S, WIDTH>& all) {
       beta[token] = sigmoid(b);
     }
     __syncthreads();
-    for (int i = warp; i < 2 * row.length; i += WARPS) {
+    // norms of this row's q and k, and what the row before comes to
+    const int norms = 2 * row.length, tasks = norms + (last < 0 ? 0 : all.width);
+    for (int i = warp; i < tasks; i += WARPS) {
+      if (i >= norms) {
+        emit(
+            last, last_length, i - norms, values + (turn ^ 1) * WIDTH * S::DV,
+            asked_gates + (turn ^ 1) * GATES);
+        continue;
+      }
       float* x = (i % 2 ? k : q) + i / 2 * S::DK;
       float squares = 0.f;
 #pragma unroll
@@ -209,25 +235,13 @@ __device__ void delta_window(const DeltaWindow<S, WIDTH>& all) {
       all.pools.keys[write_to * S::DRAFTS * S::DK + i] = k[row.certain * S::DK + i];
     if (threadIdx.x < num_drafts)
       all.pools.decays[write_to * S::DRAFTS + threadIdx.x] = decay[row.certain + threadIdx.x];
-    __syncthreads();
-
-    for (int t = warp; t < all.width; t += WARPS) {
-      const long long at = (((long long)number * all.width + t) * S::HV + head) * S::DV;
-      float x[S::DV / 32], squares = 0.f;
-#pragma unroll
-      for (int j = 0; j < S::DV / 32; j++) {
-        x[j] = t < row.length ? rounded<T>(v[t * S::DV + lane + 32 * j]) : 0.f;
-        squares = fmaf(x[j], x[j], squares);
-      }
-      const float factor = rsqrtf(warp_sum(squares) / S::DV + all.weights.epsilon);
-#pragma unroll
-      for (int j = 0; j < S::DV / 32; j++) {
-        const int d = lane + 32 * j;
-        const float z = t < row.length ? static_cast<float>(gates[t * S::DV + d]) : 0.f;
-        const float y = rounded<T>(x[j] * factor * all.weights.norm[d]);
-        all.out[at + d] = static_cast<T>(y * z * sigmoid(z));
-      }
-    }
+    last = number;
+    last_length = row.length;
     item = next;
   }
+  __syncthreads();
+  for (int t = warp; t < all.width; t += WARPS)
+    emit(
+        last, last_length, t, values + (turn ^ 1) * WIDTH * S::DV,
+        asked_gates + (turn ^ 1) * GATES);
 }
