@@ -4,13 +4,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx import nn
-from paged_window import as_float64
-from test_projected_attention import LIMITS, SHAPES, Projected, difference
+from paged_window import as_float64, difference, windows_of
+from test_projected_attention import LIMITS, SHAPES, Projected
 
-from engine.batch import Batch, Window
 from engine.cuda import long_windows
-from engine.cuda.attention_layer import UNLIMITED
-from engine.cuda.window import WindowArrays
 
 pytestmark = pytest.mark.gpu
 
@@ -21,22 +18,20 @@ def test_heads_are_normed_turned_and_written_as_by_operations(shape, dtype) -> N
     case = Projected(shape, dtype)
     rows = [case.rows_of.row(start, length) for start, length in ((0, 37), (250, 40), (1023, 19))]
     projected = case.window(len(rows), 40)
-    batch = Batch([Window(row) for row in rows], 16, keep_order=True)
     at, dim = case.projection, shape.head_dim
 
     def heads(offset: int, count: int, stride: int) -> mx.array:
         part = projected[..., offset : offset + count * stride]
         return part.reshape(len(rows), 40, count, stride)[..., :dim]
 
-    limits = mx.array([UNLIMITED, 0], mx.int32)
     out, written = long_windows.prepare_heads(
         case.rows_of.pages,
-        WindowArrays.of(batch),
+        windows_of(rows),
         case.preparation,
         queries=heads(at.query_offset, at.num_heads, at.query_stride),
         keys=heads(at.key_offset, at.num_kv_heads, dim),
         values=heads(at.value_offset, at.num_kv_heads, dim),
-        limits=limits,
+        limits=case.rows_of.constants()["limits"],
     )
     mx.eval(out, written)
     queries, keys, values, _ = case.prepared(projected, [row.start for row in rows])
