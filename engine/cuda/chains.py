@@ -231,7 +231,7 @@ def _kernel(rows: int) -> Kernel:
         "product_chain",
         (
             *("warp.cuh", "product_terms.cuh", "warpgroup.cuh", "warpgroup_rows.cuh"),
-            *("meeting.cuh", "product_chain.cuh"),
+            *("meeting.cuh", "chain_links.cuh", "chain_sums.cuh", "product_chain.cuh"),
         ),
         BODY,
         INPUTS,
