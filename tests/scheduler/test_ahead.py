@@ -416,6 +416,20 @@ def test_captures_launched_ahead_count_against_the_bound_on_checkpoints() -> Non
     assert most == 2
 
 
+def test_captures_of_a_launched_row_that_waits_count_as_well() -> None:
+    world = make_world(max_checkpoints=1)
+    [paused] = world.submit([5, 6, 7], max_tokens=9)
+    ahead = launch(world, paused)
+    assert [capture.position for capture in ahead.rows[0].captures] == [4]
+    world.pause(paused)
+    world.submit([1, 2, 9], max_tokens=9)
+    world.round()
+
+    assert [(row.start, row.captures) for row in world.plan().rows] == [(3, ())]
+    world.land()
+    world.drain()
+
+
 def test_rows_that_share_a_prefix_are_grouped_when_they_are_launched() -> None:
     world = make_world(uses_slots=False, num_slots=0, prompt_tokens_per_round=64)
     prompt = list(range(12))

@@ -553,8 +553,16 @@ FAULTS = [
     Fault(
         "a row is launched behind drafts",
         "ahead",
-        "        and not row.num_drafts\n",
+        "    if any(row.num_drafts for row in round_.rows):\n        return None\n",
         "",
+        "test_ahead::test_rows_with_drafts_are_not_followed_and_a_launched_row_drafts_nothing",
+    ),
+    Fault(
+        "a row is launched where the next round may draft",
+        "ahead",
+        "not going or not policy.rests(",
+        "not going or False and not policy.rests(",
+        "test_ahead::test_nothing_is_launched_where_the_next_round_may_draft",
     ),
     Fault(
         "a row is launched behind a part of a prompt",
@@ -608,6 +616,7 @@ FAULTS = [
         "planning",
         "num_captures((*self.rows, *ledger.ahead.values()))",
         "0",
+        "test_ahead::test_captures_of_a_launched_row_that_waits_count_as_well",
     ),
     Fault(
         "captures in flight are not counted",
