@@ -50,6 +50,7 @@ class Executor:
         self._behind: list[mx.array] = []
         self._judged: dict[int, Verdict] = {}  # of the round being launched, by sequence
         self._drafted: list[Drafted] = []  # likewise, batches with drafts that are not read yet
+        self._ready: Offer | None = None  # drafts for the round after the one in flight
         self.phases = Phases()
         self.affordable: Affordable | None = None
 
@@ -90,10 +91,13 @@ class Executor:
             _start(self.store.copies(block_copies, slot_copies))
         if self.drafter is not None:
             self.drafter.copy(block_copies, slot_copies)
+        ready, self._ready = self._ready, None
         for rows in _split([row for row in round_.rows if not row.launched]):
             may_wait = self._may_defer and not voice.needs_drafts(row.seq_id for row in rows)
             with self.phases.during("draft"):
-                windows, offer = self._proposer.windows(rows, voice.choose, may_wait=may_wait)
+                windows, offer = self._proposer.windows(
+                    rows, voice.choose, may_wait=may_wait, ready=ready
+                )
             for group in self.store.divide(windows):
                 batch = self._batch(group, round_)
                 if not batch.has_drafts:
@@ -138,6 +142,7 @@ class Executor:
         self._behind, self._unpicked = [], []
         self._judged.clear()
         self._drafted.clear()
+        self._ready = None
         if self.drafter is not None:
             self.drafter.undo(round_.rows)
 
@@ -227,7 +232,18 @@ class Executor:
             picks = voice.begin(run.wanted, run.output)
             _start(picks.arrays, run.pending)
         self._show(run, voice.listen)
-        self._drafted.append(Drafted(run, picks, drafts))
+        one = Drafted(run, picks, drafts)
+        self._drafted.append(one)
+        if one.is_even and voice.is_plain(row.seq_id for row in run.view.rows):
+            with self.phases.during("draft"):
+                self._ready = self._drafter_begins_after(one, voice)
+
+    def _drafter_begins_after(self, one: Drafted, voice: Voice) -> Offer | None:
+        assert self.drafter is not None
+        offer = self.drafter.begin_after(one.unjudged(), voice.choose)
+        if offer is not None:
+            _start(offer.chain.steps)
+        return offer
 
     def _judge_drafts(self, one: Drafted, voice: Voice) -> list[Verdict]:
         windows, wanted = one.windows(), one.run.wanted
@@ -236,7 +252,11 @@ class Executor:
                 voice.take(want.window.row.seq_id, picked, want.num_ahead)
                 for want, picked in zip(wanted, one.picks.read(), strict=True)
             ]
-        return self._keep(one.run, judge(windows, wanted, tokens))
+        verdicts = judge(windows, wanted, tokens)
+        if self._ready is not None:
+            for row, verdict in zip(one.run.view.rows, verdicts, strict=True):
+                self._ready.stand(row.seq_id, row.certain_end + verdict.num_accepted)
+        return self._keep(one.run, verdicts)
 
     def _tokens_of(self, batch: Batch) -> mx.array | None:
         """Token ids, (rows, width), of rows launched ahead: taken from what is unread."""

@@ -9,6 +9,7 @@ import mlx.core as mx
 from scheduler.round import Verdict
 
 from .batch import Batch, Window
+from .drafting.offer import Unjudged
 from .sampling import Picks
 from .view import BatchView
 from .voice import Wanted
@@ -42,6 +43,21 @@ class Drafted:
         lines: list[list[int]] = self.drafts[0].tolist()  # type: ignore[assignment]  # of int32s
         pairs = zip(windows, lines, strict=True)
         return [Window(one.row, tuple(line[: len(one.drafts)])) for one, line in pairs]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether each window is of as many drafts that only the device knows."""
+        batch = self.run.view.batch
+        return bool(self.drafts) and not batch.is_ragged
+
+    def unjudged(self) -> Unjudged:
+        """Accept drafts on the device, by the rule of ``judge``; windows are even."""
+        batch, hidden = self.run.view.batch, self.run.hidden
+        tokens = self.picks.tokens.reshape(batch.size, batch.width).astype(mx.int32)
+        same = tokens[:, :-1] == self.drafts[0][:, : batch.width - 1]
+        accepted = mx.cumprod(same.astype(mx.int32), axis=1).sum(axis=1)
+        following = mx.take_along_axis(tokens, accepted[:, None], axis=1)[:, 0]
+        return Unjudged(self.run.view.rows, batch.width - 1, hidden, accepted, following)
 
 
 def wanted_of(batch: Batch) -> tuple[list[Wanted], list[int]]:

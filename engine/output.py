@@ -48,6 +48,10 @@ class Output:
             self._runs[seq_id].needs_drafts for seq_id in seq_ids
         )
 
+    def is_plain(self, seq_ids: Iterable[int]) -> bool:
+        """Whether all that these say from here on is the argmax of logits as they are."""
+        return all(self._runs[seq_id].is_plain for seq_id in seq_ids)
+
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
         """Begin to pick a token for each wanted position; what is picked stays on the device."""
         draws: list[Draw] = []

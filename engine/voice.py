@@ -39,6 +39,10 @@ class Voice(Protocol):
         """Whether what one of these says depends on drafts otherwise than by their number."""
         ...
 
+    def is_plain(self, seq_ids: Iterable[int]) -> bool:
+        """Whether all that these say is the likeliest, wherever they stand."""
+        ...
+
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
         """The same, but what is chosen stays on the device until it is read.
 

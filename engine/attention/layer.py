@@ -56,10 +56,11 @@ class AttentionLayer(Layer):
             tiles=self.tiles,
         )
 
-    def open_chain(self, batch: Batch) -> DraftChain | None:
+    def open_chain(self, batch: Batch, further: mx.array | None = None) -> DraftChain | None:
         """Return a ``cache`` for drafts that follow each other, which writes them to the pages.
 
-        None where pages may be written once an evaluation: see drafting.chain_cache.
+        They begin so much ``further``, (rows,), than ``batch`` says. None where pages may be
+        written once an evaluation: see drafting.chain_cache.
         """
         return None
 

@@ -49,10 +49,10 @@ class CudaAttentionLayer(AttentionLayer):
     def open(self, view: BatchView) -> "CudaPagedCache":
         return CudaPagedCache(self, view.batch.width, view=view)
 
-    def open_chain(self, batch: Batch) -> DraftChain | None:
+    def open_chain(self, batch: Batch, further: mx.array | None = None) -> DraftChain | None:
         from .draft_chain import CudaDraftChain
 
-        return CudaDraftChain(self, batch)
+        return CudaDraftChain(self, batch, further)
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         assert isinstance(cache, CudaPagedCache)

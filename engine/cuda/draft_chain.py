@@ -7,6 +7,8 @@ The window that verifies the drafts writes all these places anew, as do later ro
 rejects them: nobody else reads there meanwhile.
 """
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 
@@ -18,13 +20,19 @@ from .window import WindowArrays, pack, splits_for
 class CudaDraftChain(CudaPagedCache):
     """One attention layer's share of a chain: what its module is given as ``cache``, every step.
 
-    ``batch`` has rows as wide as their chains are long, the longest first.
+    ``batch`` has rows as wide as their chains are long, the longest first. If it is only known on
+    the device how much ``further`` than its starts they begin, (rows,), it has room for that too.
     """
 
-    def __init__(self, layer: CudaAttentionLayer, batch: Batch) -> None:
+    def __init__(
+        self, layer: CudaAttentionLayer, batch: Batch, further: mx.array | None = None
+    ) -> None:
         end = int((batch.starts + batch.lengths).max())
         packed = mx.array(pack(batch.starts, np.ones_like(batch.lengths), batch.blocks))
-        self._first = WindowArrays.unpacked(packed, batch.size, splits_for(end))
+        first = WindowArrays.unpacked(packed, batch.size, splits_for(end))
+        if further is not None:
+            first = replace(first, starts=first.starts + further)
+        self._first = first
         self._step = -1
         super().__init__(layer, 1, self._first)
 

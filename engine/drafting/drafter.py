@@ -9,7 +9,7 @@ from scheduler.round import BlockCopy, Row, SlotCopy
 
 from ..view import BatchView
 from .chain import Chain
-from .offer import Offer
+from .offer import Offer, Unjudged
 
 Choose = Callable[[Sequence[int], Chain, mx.array], mx.array]
 """Pick drafts: (sequence ids, their drafts so far, logits [rows, V]) -> token ids [rows].
@@ -42,6 +42,13 @@ class Drafter(ABC):
         """Begin to propose, without waiting for anything; None where ``propose`` has to be asked.
 
         ``choose`` needs no drafts on the host.
+        """
+        return None
+
+    def begin_after(self, before: Unjudged, choose: Choose) -> Offer | None:
+        """Begin to propose for the round after windows that nobody has judged yet; None: it cannot.
+
+        As many drafts a row as they have. ``choose`` needs neither drafts nor positions.
         """
         return None
 

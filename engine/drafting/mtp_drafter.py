@@ -6,7 +6,8 @@ block's hash covers. To go on from a block boundary h of the position before it 
 block keeps that of its last position. Elsewhere it is the pending hidden state in the slot.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import mlx.core as mx
@@ -26,7 +27,7 @@ from .chain import Chain
 from .chain_cache import ChainCache
 from .drafter import Choose, Drafter
 from .mtp import MTPHead
-from .offer import Offer
+from .offer import Offer, Unjudged
 from .rounds_behind import RoundsBehind
 
 SHIFT = 1  # page positions after rotary positions
@@ -55,6 +56,7 @@ class MTPDrafter(Drafter):
         forward: Forward,
         *,
         num_blocks: int,
+        num_spare: int,
         block_size: int,
         num_slots: int,
         dtype: mx.Dtype,
@@ -63,8 +65,9 @@ class MTPDrafter(Drafter):
         self.head = head
         self.forward = forward
         self.block_size = block_size
+        self.spare = range(num_blocks, num_blocks + num_spare)  # for chains that leave their row's
         self.layer = backend.attention_layer(
-            head_shape(head, dtype), num_blocks, block_size, rotary_shift=SHIFT
+            head_shape(head, dtype), num_blocks + num_spare, block_size, rotary_shift=SHIFT
         )
         bind_to_pages(head)
         width = head.norm.weight.shape[0]
@@ -79,23 +82,50 @@ class MTPDrafter(Drafter):
         """Chain the head: each draft's output is the next one's hidden state."""
         self.catch_up()
         rows = sorted(rows, key=lambda row: (-row.num_drafts, -row.start))
-        seq_ids = [row.seq_id for row in rows]
-        batch = Batch([_chained(row) for row in rows], self.block_size, keep_order=True)
-        cache = self.layer.open_chain(batch)
-        if cache is None:
-            cache = ChainCache(self.layer.pages, batch, rotary_shift=SHIFT)
-        hidden = self._pending_hidden(rows)[:, None]
+        hidden = self._pending_hidden(rows)
         tokens = mx.array([row.tokens[-1] for row in rows])
-        chain = Chain()
-        for step in range(rows[0].num_drafts):
-            count = sum(row.num_drafts > step for row in rows)
+        return self._chain([_chained(row) for row in rows], hidden, tokens, choose)
+
+    def begin_after(self, before: Unjudged, choose: Choose) -> Offer:
+        """The same from where the device says that each row goes on: beyond its blocks, maybe."""
+        order = sorted(range(len(before.rows)), key=lambda number: -before.rows[number].start)
+        place = mx.array(order)
+        rows, count = [before.rows[number] for number in order], before.num_drafts
+        accepted = before.accepted[place]
+        spare = iter(self.spare)
+        windows = [_chained_after(row, count, self.block_size, spare) for row in rows]
+        hidden, following = before.hidden[place, accepted], before.following[place]
+        return self._chain(windows, hidden, following, choose, accepted)
+
+    def _chain(
+        self,
+        windows: Sequence[Window],
+        hidden: mx.array,
+        tokens: mx.array,
+        choose: Choose,
+        further: mx.array | None = None,
+    ) -> Offer:
+        """Run a draft for each token of ``windows``, the longest first.
+
+        ``hidden`` (rows, size) and ``tokens`` (rows,) begin them, so much ``further`` (rows,) than
+        the windows say, which then are twice as long as they draft.
+        """
+        counts = [window.length if further is None else window.length // 2 for window in windows]
+        seq_ids, chain = [window.row.seq_id for window in windows], Chain()
+        batch = Batch(windows, self.block_size, keep_order=True)
+        cache = self.layer.open_chain(batch, further)
+        if cache is None:
+            cache = ChainCache(self.layer.pages, batch, rotary_shift=SHIFT, further=further)
+        hidden = hidden[:, None]
+        for step in range(counts[0]):
+            count = sum(one > step for one in counts)
             if count < tokens.shape[0]:
                 hidden, tokens = hidden[:count], tokens[:count]
             cache.advance(count)
             hidden = self.head(self.forward.embed(tokens[:, None]), hidden, cache=cache)
             tokens = choose(seq_ids[:count], chain, self.forward.logits(hidden[:, 0]))
             chain.add(tokens)
-        return Offer(seq_ids, chain, [row.num_drafts for row in rows])
+        return Offer(seq_ids, chain, counts)
 
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         """Write the entries of the window; those of drafts that are rejected are never read."""
@@ -203,3 +233,11 @@ class MTPDrafter(Drafter):
 def _chained(row: Row) -> Window:
     """The positions that a chain of drafts runs: the pending token's and all but the last's."""
     return Window(Row(row.seq_id, (0,) * row.num_drafts, row.start, row.blocks, row.slot))
+
+
+def _chained_after(row: Row, count: int, block_size: int, spare: Iterator[int]) -> Window:
+    """The same of ``count`` drafts after ``row``, of whose own any number may be accepted."""
+    start, length = row.certain_end, 2 * count
+    lacking = max(0, -(-(start + length) // block_size) - len(row.blocks))
+    blocks = (*row.blocks, *islice(spare, lacking))
+    return Window(Row(row.seq_id, (0,) * length, start, blocks, row.slot))

@@ -1,10 +1,24 @@
 """What a drafter proposes for one round, on the device until it is read."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 
+from scheduler.round import Row
+
 from .chain import Chain
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unjudged:
+    """Windows that are launched, all of one length; what stands of them only the device knows."""
+
+    rows: Sequence[Row]
+    num_drafts: int  # of each row
+    hidden: mx.array  # (rows, width, size): the target's after its final norm
+    accepted: mx.array  # (rows,) int32, so many of the drafts
+    following: mx.array  # (rows,) int32: the token picked after them
 
 
 class Offer:
@@ -15,6 +29,16 @@ class Offer:
         self.chain = chain
         self.counts = dict(zip(seq_ids, counts, strict=True))
         self._lines = {seq_id: line for line, seq_id in enumerate(seq_ids)}
+        self._starts: dict[int, int] = {}
+
+    def stand(self, seq_id: int, start: int) -> None:
+        """Say where the window begins that is to verify drafts of a sequence, now it is known."""
+        self._starts[seq_id] = start
+
+    def fits(self, row: Row) -> bool:
+        """Whether there are as many drafts as ``row`` may carry, for where it starts."""
+        seq_id = row.seq_id
+        return self._starts.get(seq_id) == row.start and self.counts[seq_id] >= row.num_drafts
 
     def tokens(self, seq_ids: Sequence[int]) -> mx.array:
         """Return the drafts of ``seq_ids``, (rows, most), padded with anything.

@@ -25,21 +25,31 @@ class Proposer:
     affordable: Affordable | None
 
     def windows(
-        self, rows: Sequence[Row], choose: Choose, *, may_wait: bool = False
+        self,
+        rows: Sequence[Row],
+        choose: Choose,
+        *,
+        may_wait: bool = False,
+        ready: Offer | None = None,
     ) -> tuple[list[Window], Offer | None]:
         """Return the windows of ``rows`` with their drafts.
 
         ``may_wait``: drafts may stay on the device, where ``choose`` leaves them; they are then
-        UNKNOWN, and the offer has them.
+        UNKNOWN, and the offer has them: the one that is ``ready``, if it fits, or another.
         """
         drafting = self._drafting(rows)
         if not drafting:
             return [Window(row) for row in rows], None
         assert self.drafter is not None
-        offer = self.drafter.begin(drafting, choose) if may_wait else None
+        offer = None
+        if may_wait:
+            fits = ready is not None and all(map(ready.fits, drafting))
+            offer = ready if fits else self.drafter.begin(drafting, choose)
         if offer is not None:
-            counts = offer.counts
-            drafts = {seq_id: (UNKNOWN,) * count for seq_id, count in counts.items()}
+            pairs = (
+                (row.seq_id, min(row.num_drafts, offer.counts[row.seq_id])) for row in drafting
+            )
+            drafts = {seq_id: (UNKNOWN,) * count for seq_id, count in pairs}
         else:
             drafts = self._afforded(dict(self.drafter.propose(drafting, choose)), len(rows))
         return [Window(row, drafts.get(row.seq_id, ())) for row in rows], offer

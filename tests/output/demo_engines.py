@@ -77,6 +77,16 @@ def parts_of(way: int | str, acceptance: str = "coupled", **changes: Any) -> Par
     return replace(parts, scheduler_config=replace(parts.scheduler_config, **changes))
 
 
+def parts_in_order(depth: int) -> Parts:
+    """The same parts as if on kernels that need no wait, with rounds that run ahead."""
+    parts = parts_of(depth)
+    executor = copy.copy(parts.executor)
+    executor.drafter = copy.copy(executor.drafter)
+    executor.in_order = executor.drafter.in_order = True
+    options = replace(parts.options, async_scheduling=True)
+    return replace(parts, executor=executor, options=options)
+
+
 def demo_prompts() -> list[Any]:
     """The bundled prompts: texts first, then conversations."""
     lines = map(json.loads, DEMO_PROMPTS.read_text().splitlines())

@@ -1,11 +1,24 @@
 """Whatever is asked of sampling and output, drafts change nothing of the answer, bitwise."""
 
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from demo_engines import WAYS, Listening, Said, ask, parts_of, said
+from demo_engines import (
+    WAYS,
+    Asked,
+    Listening,
+    Said,
+    ask,
+    demo_prompts,
+    parts_in_order,
+    parts_of,
+    said,
+)
 from mixed_cases import CASES, asked_of, free_cases
 
+from engine.drafting.mtp_drafter import MTPDrafter
 from engine.sampling_params import SamplingParams
 
 
@@ -36,6 +49,42 @@ def test_running_ahead_changes_nothing_of_what_is_answered(
     assert listening.num_launched > share * (total - len(found))
     drafted = sum(one.answer.usage.drafted_tokens for one in asked)
     assert (drafted > 0) == (way == "ahead by turns")
+
+
+def test_drafts_begun_before_their_round_is_known_are_those_begun_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Greedy rows, for then they need no position; one after the other they end and leave."""
+    begun: Counter[str] = Counter()
+
+    def counting(name: str) -> None:
+        original = getattr(MTPDrafter, name)
+
+        def count(*args: Any) -> Any:
+            begun[name] += 1
+            return original(*args)
+
+        monkeypatch.setattr(MTPDrafter, name, count)
+
+    counting("begin")
+    counting("begin_after")
+    cases = [
+        (text, SamplingParams(temperature=0.0, max_tokens=14 + 9 * number))
+        for number, text in enumerate(demo_prompts()[:5])
+    ]
+    expected = ask(parts_of(3), cases)
+    begun.clear()
+    found = ask(parts_in_order(3), cases)
+
+    assert said(found) == said(expected)
+    assert [drafts_of(one) for one in found] == [drafts_of(one) for one in expected]
+    assert sum(accepted for _, accepted in map(drafts_of, found)) > 40
+    assert begun["begin"] < 0.4 * begun["begin_after"]
+
+
+def drafts_of(one: Asked) -> tuple[int, int]:
+    usage = one.answer.usage
+    return usage.drafted_tokens, usage.accepted_tokens
 
 
 def needs_tokens(params: SamplingParams) -> bool:

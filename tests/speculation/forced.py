@@ -183,6 +183,9 @@ class Forced:
     def needs_drafts(self, seq_ids: Iterable[int]) -> bool:
         return False
 
+    def is_plain(self, seq_ids: Iterable[int]) -> bool:
+        return False  # what it says depends on the place
+
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
         return Picks(mx.array(self.pick(wanted, logits), mx.uint32))
 
