@@ -56,6 +56,8 @@ class Slots:
             name: mx.zeros((num_slots, *kept.shape), kept.dtype) for name, kept in layout.items()
         }
         self._resident: dict[str, list[Resident]] = {name: [] for name in layout}
+        # a launch for each row would take a GPU's host longer
+        self._scatters = mx.default_device() == mx.Device(mx.gpu)
 
     @property
     def pools(self) -> dict[str, mx.array]:
@@ -160,6 +162,9 @@ class Slots:
     def _put(self, name: str, slots: Sequence[int], rows: mx.array) -> None:
         pool = self._pools[name]
         whole = rows.shape[1:] == pool.shape[1:]
+        if whole and self._scatters and len(slots) > 1:
+            pool[mx.array(list(slots))] = rows
+            return
         for row, slot in enumerate(slots):
             if whole:
                 pool[slot] = rows[row]

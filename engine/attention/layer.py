@@ -1,6 +1,7 @@
 """An attention layer: K/V in pages."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import mlx.core as mx
 
@@ -17,6 +18,10 @@ class DraftChain(Protocol):
     def advance(self, count: int) -> None:
         """Go on to the next token, of the first ``count`` rows."""
         ...
+
+
+RunStep = Callable[[mx.array, mx.array, Any], tuple[mx.array, mx.array]]
+"""Tokens (rows,), hidden states (rows, 1, size), cache -> hidden states, logits (rows, words)."""
 
 
 class AttentionLayer(Layer):
@@ -63,6 +68,10 @@ class AttentionLayer(Layer):
         written once an evaluation: see drafting.chain_cache.
         """
         return None
+
+    def compile_step(self, run: RunStep) -> RunStep:
+        """Return what runs a step of a chain over such a ``cache``: ``run``, or what is faster."""
+        return run
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         return self.pages.arrays

@@ -3,7 +3,7 @@
 import mlx.core as mx
 
 from ..attention.index import BatchIndex
-from ..attention.layer import AttentionLayer, DraftChain
+from ..attention.layer import AttentionLayer, DraftChain, RunStep
 from ..attention.paged import InPages, PagedCache
 from ..batch import Batch
 from ..pages import PageShape
@@ -53,6 +53,11 @@ class CudaAttentionLayer(AttentionLayer):
         from .draft_chain import CudaDraftChain
 
         return CudaDraftChain(self, batch, further)
+
+    def compile_step(self, run: RunStep) -> RunStep:
+        from .draft_chain import compile_step
+
+        return compile_step(self, run)
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         assert isinstance(cache, CudaPagedCache)

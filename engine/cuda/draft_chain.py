@@ -8,13 +8,17 @@ rejects them: nobody else reads there meanwhile.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
+from ..attention.layer import RunStep
 from ..batch import Batch
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
 from .window import WindowArrays, pack, splits_for
+
+FEWEST_BLOCKS = 16
 
 
 class CudaDraftChain(CudaPagedCache):
@@ -28,7 +32,9 @@ class CudaDraftChain(CudaPagedCache):
         self, layer: CudaAttentionLayer, batch: Batch, further: mx.array | None = None
     ) -> None:
         end = int((batch.starts + batch.lengths).max())
-        packed = mx.array(pack(batch.starts, np.ones_like(batch.lengths), batch.blocks))
+        lacking = table_width(batch.blocks.shape[1]) - batch.blocks.shape[1]
+        tables = np.pad(batch.blocks, ((0, 0), (0, lacking)))
+        packed = mx.array(pack(batch.starts, np.ones_like(batch.lengths), tables))
         first = WindowArrays.unpacked(packed, batch.size, splits_for(end))
         if further is not None:
             first = replace(first, starts=first.starts + further)
@@ -46,3 +52,33 @@ class CudaDraftChain(CudaPagedCache):
             starts = starts + self._step
         self._window = WindowArrays(starts, lengths, tables, self._first.num_splits)
         self.offset = starts - self.rotary_shift
+
+
+def compile_step(layer: CudaAttentionLayer, run: RunStep) -> RunStep:
+    """Return ``run`` as a graph that is traced once for each number of rows and width of tables.
+
+    Its building would take the host longer than the step takes on the device.
+    """
+
+    def trace(
+        tokens: mx.array, hidden: mx.array, starts: mx.array, lengths: mx.array, tables: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        num_splits = splits_for(tables.shape[1] * layer.pages.block_size)
+        window = WindowArrays(starts, lengths, tables, num_splits)
+        return run(tokens, hidden, CudaPagedCache(layer, 1, window))
+
+    compiled = mx.compile(trace)
+
+    def step(tokens: mx.array, hidden: mx.array, cache: Any) -> tuple[mx.array, mx.array]:
+        window: WindowArrays = cache.window
+        found: tuple[mx.array, mx.array] = compiled(
+            tokens, hidden, window.starts, window.lengths, window.tables
+        )
+        return found
+
+    return step
+
+
+def table_width(num_blocks: int) -> int:
+    """How many blocks tables are padded to: one of few numbers."""
+    return max(FEWEST_BLOCKS, 1 << (num_blocks - 1).bit_length())

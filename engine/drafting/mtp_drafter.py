@@ -70,6 +70,7 @@ class MTPDrafter(Drafter):
             head_shape(head, dtype), num_blocks + num_spare, block_size, rotary_shift=SHIFT
         )
         bind_to_pages(head)
+        self._run_step = self.layer.compile_step(self._step)
         width = head.norm.weight.shape[0]
         self.pending = Slots({"hidden": SlotArray((width,), dtype)}, num_slots)
         self.block_hidden = Slots({"hidden": SlotArray((width,), dtype)}, num_blocks)
@@ -122,10 +123,15 @@ class MTPDrafter(Drafter):
             if count < tokens.shape[0]:
                 hidden, tokens = hidden[:count], tokens[:count]
             cache.advance(count)
-            hidden = self.head(self.forward.embed(tokens[:, None]), hidden, cache=cache)
-            tokens = choose(seq_ids[:count], chain, self.forward.logits(hidden[:, 0]))
+            hidden, logits = self._run_step(tokens, hidden, cache)
+            tokens = choose(seq_ids[:count], chain, logits)
             chain.add(tokens)
         return Offer(seq_ids, chain, counts)
+
+    def _step(self, tokens: mx.array, hidden: mx.array, cache: Any) -> tuple[mx.array, mx.array]:
+        """One draft: the head's output (rows, 1, size), and logits (rows, vocabulary)."""
+        output: mx.array = self.head(self.forward.embed(tokens[:, None]), hidden, cache=cache)
+        return output, self.forward.logits(output[:, 0])
 
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         """Write the entries of the window; those of drafts that are rejected are never read."""

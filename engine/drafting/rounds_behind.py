@@ -53,8 +53,12 @@ class RoundsBehind:
 
     def most(self, rows: Iterable[Row]) -> int:
         """Return the most rounds that are behind of one of ``rows``."""
-        found = (self._stretches.get(row.seq_id) for row in rows)
-        return max((len(one.lines) for one in found if one is not None), default=0)
+        most = 0
+        for row in rows:
+            stretch = self._stretches.get(row.seq_id)
+            if stretch is not None and len(stretch.lines) > most:
+                most = len(stretch.lines)
+        return most
 
     def add(self, rows: Sequence[Row], tokens: mx.array, hidden: mx.array) -> None:
         """Leave a round of one token a row for later: (rows, 1) and (rows, 1, size).
@@ -66,15 +70,19 @@ class RoundsBehind:
             if stretch is None:
                 stretch = self._stretches[row.seq_id] = _Stretch(row, row)
                 self._of_slot[row.slot or 0] = row.seq_id
+                self._of_block[row.blocks[row.start // self.block_size]] = row.seq_id
+            elif not self._goes_on_in_block(row, stretch):
+                self._of_block[row.blocks[row.start // self.block_size]] = row.seq_id
             stretch.last = row
             stretch.lines.append(_Line(tokens, hidden, number))
-            self._of_block[row.blocks[row.start // self.block_size]] = row.seq_id
 
     def disturbed_by(self, rows: Iterable[Row]) -> list[int]:
         """Return sequences to take in before ``rows`` run: all but those that just go on."""
         found: set[int] = set()
         for row in rows:
             seq_id, stretch = row.seq_id, self._stretches.get(row.seq_id)
+            if stretch is not None and self._goes_on_in_block(row, stretch):
+                continue
             first = row.start // self.block_size
             if stretch is None:
                 first = max(0, first - 1)  # whose hidden state it may begin with
@@ -86,6 +94,16 @@ class RoundsBehind:
             if self._stretches:
                 found |= set(self.holders(row.blocks[first:], (row.slot or 0,))) - {seq_id}
         return sorted(found)
+
+    def _goes_on_in_block(self, row: Row, stretch: _Stretch) -> bool:
+        """Whether ``row`` is the next token of a stretch, in the block and table of the last."""
+        last = stretch.last
+        return (
+            row.blocks is last.blocks
+            and row.start == last.start + 1
+            and row.slot == last.slot
+            and row.start % self.block_size != 0
+        )
 
     def holders(self, blocks: Iterable[int], slots: Iterable[int]) -> list[int]:
         """Return the sequences that are behind in any of these blocks or slots."""

@@ -22,6 +22,21 @@ def test_each_row_goes_to_its_slot_and_is_read_back_from_it() -> None:
     assert not mx.any(slots.read("state", [0, 2, 4]))
 
 
+def test_rows_written_by_one_operation_are_those_written_one_by_one() -> None:
+    rows = mx.arange(24, dtype=mx.float32).reshape(4, 2, 3)
+    kept = []
+    for scatters in (False, True):
+        slots = Slots(LAYOUT, 6)
+        slots._scatters = scatters  # as on a GPU
+        slots.write("state", [3, 1], rows[:2] + 1)
+        slots.write("state", [4, 1, 5, 2], rows)
+        slots.write("records", [2, 3], mx.ones((2, 1, 2)))
+        mx.eval(slots.arrays)
+        kept.append([array.tolist() for array in slots.arrays])
+
+    assert kept[0] == kept[1]
+
+
 def test_a_shorter_record_leaves_what_lies_after_it() -> None:
     slots = Slots(LAYOUT, 3)
     whole, short = mx.full((1, 4, 2), 7.0), mx.zeros((1, 1, 2))
