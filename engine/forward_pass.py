@@ -53,8 +53,8 @@ class Drafted:
     def unjudged(self) -> Unjudged:
         """Accept drafts on the device, by the rule of ``judge``; windows are even."""
         batch, hidden = self.run.view.batch, self.run.hidden
-        tokens = self.picks.tokens.reshape(batch.size, batch.width).astype(mx.int32)
-        same = tokens[:, :-1] == self.drafts[0][:, : batch.width - 1]
+        tokens = self.picks.tokens.reshape(batch.size, batch.width)
+        same = tokens[:, :-1] == self.drafts[0][:, : batch.width - 1].astype(mx.uint32)
         accepted = mx.cumprod(same.astype(mx.int32), axis=1).sum(axis=1)
         following = mx.take_along_axis(tokens, accepted[:, None], axis=1)[:, 0]
         return Unjudged(self.run.view.rows, batch.width - 1, hidden, accepted, following)

@@ -84,7 +84,7 @@ class MTPDrafter(Drafter):
         self.catch_up()
         rows = sorted(rows, key=lambda row: (-row.num_drafts, -row.start))
         hidden = self._pending_hidden(rows)
-        tokens = mx.array([row.tokens[-1] for row in rows])
+        tokens = mx.array([row.tokens[-1] for row in rows], mx.uint32)  # as what is chosen
         return self._chain([_chained(row) for row in rows], hidden, tokens, choose)
 
     def begin_after(self, before: Unjudged, choose: Choose) -> Offer:
@@ -108,7 +108,7 @@ class MTPDrafter(Drafter):
     ) -> Offer:
         """Run a draft for each token of ``windows``, the longest first.
 
-        ``hidden`` (rows, size) and ``tokens`` (rows,) begin them, so much ``further`` (rows,) than
+        ``hidden`` (rows, size) and ``tokens`` uint32 (rows,) begin them, so much ``further`` (rows,) than
         the windows say, which then are twice as long as they draft.
         """
         counts = [window.length if further is None else window.length // 2 for window in windows]

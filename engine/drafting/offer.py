@@ -18,7 +18,7 @@ class Unjudged:
     num_drafts: int  # of each row
     hidden: mx.array  # (rows, width, size): the target's after its final norm
     accepted: mx.array  # (rows,) int32, so many of the drafts
-    following: mx.array  # (rows,) int32: the token picked after them
+    following: mx.array  # (rows,) uint32: the token picked after them
 
 
 class Offer:
