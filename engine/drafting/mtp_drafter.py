@@ -108,8 +108,8 @@ class MTPDrafter(Drafter):
     ) -> Offer:
         """Run a draft for each token of ``windows``, the longest first.
 
-        ``hidden`` (rows, size) and ``tokens`` uint32 (rows,) begin them, so much ``further`` (rows,) than
-        the windows say, which then are twice as long as they draft.
+        ``hidden`` (rows, size) and ``tokens``, uint32 (rows,), begin them, so much ``further``
+        (rows,) than the windows say, which then are twice as long as they draft.
         """
         counts = [window.length if further is None else window.length // 2 for window in windows]
         seq_ids, chain = [window.row.seq_id for window in windows], Chain()
