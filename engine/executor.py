@@ -93,7 +93,11 @@ class Executor:
             self.drafter.copy(block_copies, slot_copies)
         ready, self._ready = self._ready, None
         for rows in _split([row for row in round_.rows if not row.launched]):
-            may_wait = self._may_defer and not voice.needs_drafts(row.seq_id for row in rows)
+            may_wait = (
+                self._may_defer
+                and any(row.num_drafts for row in rows)
+                and not voice.needs_drafts(row.seq_id for row in rows)
+            )
             with self.phases.during("draft"):
                 windows, offer = self._proposer.windows(
                     rows, voice.choose, may_wait=may_wait, ready=ready

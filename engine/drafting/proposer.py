@@ -55,7 +55,7 @@ class Proposer:
         return [Window(row, drafts.get(row.seq_id, ())) for row in rows], offer
 
     def _drafting(self, rows: Sequence[Row]) -> list[Row]:
-        if self.drafter is None:
+        if self.drafter is None or not any(row.num_drafts for row in rows):
             return []
         sizes = [self.store.num_drafts(row, self.block_size) for row in rows]
         return [
