@@ -15,8 +15,9 @@ from .certain_run import run_certain
 from .drafting.drafter import Choose, Drafter, TokensOf
 from .drafting.offer import Offer
 from .drafting.proposer import Affordable, Proposer
+from .drafts_in_flight import Drafted, DraftsInFlight
 from .forward import Forward
-from .forward_pass import Drafted, ForwardPass, judge, wanted_of
+from .forward_pass import ForwardPass, judge, wanted_of
 from .phases import Phases
 from .store import Store
 from .unread import Unread
@@ -49,8 +50,7 @@ class Executor:
         self._unpicked: list[mx.array] = []
         self._behind: list[mx.array] = []
         self._judged: dict[int, Verdict] = {}  # of the round being launched, by sequence
-        self._drafted: list[Drafted] = []  # likewise, batches with drafts that are not read yet
-        self._ready: Offer | None = None  # drafts for the round after the one in flight
+        self._drafts = DraftsInFlight()
         self.phases = Phases()
         self.affordable: Affordable | None = None
 
@@ -91,7 +91,7 @@ class Executor:
             _start(self.store.copies(block_copies, slot_copies))
         if self.drafter is not None:
             self.drafter.copy(block_copies, slot_copies)
-        ready, self._ready = self._ready, None
+        ready = self._drafts.take_following()
         for rows in _split([row for row in round_.rows if not row.launched]):
             may_wait = (
                 self._may_defer
@@ -118,7 +118,7 @@ class Executor:
         A round of prompt chunks alone tells nothing; what is waited for then is the one before it.
         """
         judged, self._judged = self._judged, {}
-        drafted, self._drafted = self._drafted, []
+        drafted = self._drafts.take()
         there = {*judged, *(row.seq_id for one in drafted for row in one.run.view.rows)}
         found = self.unread.pop(
             row for row in round_.rows if row.samples and row.seq_id not in there
@@ -133,7 +133,9 @@ class Executor:
             for seq_id, (picks, number) in found.items():
                 judged[seq_id] = Verdict(seq_id, (voice.take(seq_id, picks.read()[number]),))
         for one in drafted:
-            judged |= {verdict.seq_id: verdict for verdict in self._judge_drafts(one, voice)}
+            with self.phases.during("sample"):
+                verdicts = self._drafts.judge(one, voice)
+            judged |= {verdict.seq_id: verdict for verdict in self._keep(one.run, verdicts)}
         return [judged.get(row.seq_id) or Verdict(row.seq_id) for row in round_.rows]
 
     def keep(self, rows: Iterable[Row]) -> None:
@@ -145,8 +147,7 @@ class Executor:
         self.keep(rows)
         self._behind, self._unpicked = [], []
         self._judged.clear()
-        self._drafted.clear()
-        self._ready = None
+        self._drafts.clear()
         if self.drafter is not None:
             self.drafter.undo(round_.rows)
 
@@ -237,30 +238,14 @@ class Executor:
             _start(picks.arrays, run.pending)
         self._show(run, voice.listen)
         one = Drafted(run, picks, drafts)
-        self._drafted.append(one)
+        self._drafts.add(one)
         if one.is_even and voice.is_plain(row.seq_id for row in run.view.rows):
+            assert self.drafter is not None
             with self.phases.during("draft"):
-                self._ready = self._drafter_begins_after(one, voice)
-
-    def _drafter_begins_after(self, one: Drafted, voice: Voice) -> Offer | None:
-        assert self.drafter is not None
-        offer = self.drafter.begin_after(one.unjudged(), voice.choose)
-        if offer is not None:
-            _start(offer.chain.steps)
-        return offer
-
-    def _judge_drafts(self, one: Drafted, voice: Voice) -> list[Verdict]:
-        windows, wanted = one.windows(), one.run.wanted
-        with self.phases.during("sample"):
-            tokens = [
-                voice.take(want.window.row.seq_id, picked, want.num_ahead)
-                for want, picked in zip(wanted, one.picks.read(), strict=True)
-            ]
-        verdicts = judge(windows, wanted, tokens)
-        if self._ready is not None:
-            for row, verdict in zip(one.run.view.rows, verdicts, strict=True):
-                self._ready.stand(row.seq_id, row.certain_end + verdict.num_accepted)
-        return self._keep(one.run, verdicts)
+                following = self.drafter.begin_after(one.unjudged(), voice.choose)
+                self._drafts.follow(following)
+                if following is not None:
+                    _start(following.chain.steps)
 
     def _tokens_of(self, batch: Batch) -> mx.array | None:
         """Token ids, (rows, width), of rows launched ahead: taken from what is unread."""

@@ -9,8 +9,6 @@ import mlx.core as mx
 from scheduler.round import Verdict
 
 from .batch import Batch, Window
-from .drafting.offer import Unjudged
-from .sampling import Picks
 from .view import BatchView
 from .voice import Wanted
 
@@ -25,39 +23,6 @@ class ForwardPass:
     wanted: list[Wanted]
     output: mx.array  # logits (wanted positions, vocabulary), or hidden where none is wanted
     pending: list[mx.array]  # to evaluate before anything is kept
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Drafted:
-    """A batch with drafts that is launched and not judged yet."""
-
-    run: ForwardPass
-    picks: Picks
-    drafts: list[mx.array]  # one array (rows, most drafts), or none where windows know theirs
-
-    def windows(self) -> list[Window]:
-        """Return the windows with their drafts. Evaluates."""
-        windows = self.run.view.batch.windows
-        if not self.drafts:
-            return windows
-        lines: list[list[int]] = self.drafts[0].tolist()  # type: ignore[assignment]  # of int32s
-        pairs = zip(windows, lines, strict=True)
-        return [Window(one.row, tuple(line[: len(one.drafts)])) for one, line in pairs]
-
-    @property
-    def is_even(self) -> bool:
-        """Whether each window is of as many drafts that only the device knows."""
-        batch = self.run.view.batch
-        return bool(self.drafts) and not batch.is_ragged
-
-    def unjudged(self) -> Unjudged:
-        """Accept drafts on the device, by the rule of ``judge``; windows are even."""
-        batch, hidden = self.run.view.batch, self.run.hidden
-        tokens = self.picks.tokens.reshape(batch.size, batch.width)
-        same = tokens[:, :-1] == self.drafts[0][:, : batch.width - 1].astype(mx.uint32)
-        accepted = mx.cumprod(same.astype(mx.int32), axis=1).sum(axis=1)
-        following = mx.take_along_axis(tokens, accepted[:, None], axis=1)[:, 0]
-        return Unjudged(self.run.view.rows, batch.width - 1, hidden, accepted, following)
 
 
 def wanted_of(batch: Batch) -> tuple[list[Wanted], list[int]]:
