@@ -35,8 +35,12 @@ class Acceptance(Protocol):
         num_ahead: int,
         draws: Sequence[Draw],
         logits: mx.array,
+        noise: RoundNoise | None = None,
     ) -> mx.array:
-        """Pick the draft after ``num_ahead`` others from a drafter's ``logits``, [N, V]."""
+        """Pick the draft after ``num_ahead`` others from a drafter's ``logits``, [N, V].
+
+        ``noise`` is another than the round's, where the draft is for a later one.
+        """
         ...
 
     def pick(self, wanted: Sequence[Wanted], draws: Sequence[Draw], logits: mx.array) -> Picks:
@@ -66,8 +70,9 @@ class Coupled:
         num_ahead: int,
         draws: Sequence[Draw],
         logits: mx.array,
+        noise: RoundNoise | None = None,
     ) -> mx.array:
-        return pick(draws, logits, self._noise, logprobs=False).tokens
+        return pick(draws, logits, noise or self._noise, logprobs=False).tokens
 
     def pick(self, wanted: Sequence[Wanted], draws: Sequence[Draw], logits: mx.array) -> Picks:
         return pick(draws, logits, self._noise)
@@ -96,7 +101,9 @@ class Rejection:
         num_ahead: int,
         draws: Sequence[Draw],
         logits: mx.array,
+        noise: RoundNoise | None = None,
     ) -> mx.array:
+        assert noise is None, "drafts have to be known before others follow them"
         sampled = [row for row, draw in enumerate(draws) if not draw.settings.greedy]
         if sampled:
             members = [draws[row] for row in sampled]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import mlx.core as mx
+import numpy as np
 
 from scheduler.round import Verdict
 
@@ -30,20 +31,23 @@ class Drafted:
         pairs = zip(windows, lines, strict=True)
         return [Window(one.row, tuple(line[: len(one.drafts)])) for one, line in pairs]
 
-    @property
-    def is_even(self) -> bool:
-        """Whether each window is of as many drafts that only the device knows."""
-        batch = self.run.view.batch
-        return bool(self.drafts) and not batch.is_ragged
-
     def unjudged(self) -> Unjudged:
-        """Accept drafts on the device, by the rule of ``judge``; windows are even."""
+        """Accept drafts on the device, by the rule of ``judge``."""
         batch, hidden = self.run.view.batch, self.run.hidden
-        tokens = self.picks.tokens.reshape(batch.size, batch.width)
-        same = tokens[:, :-1] == self.drafts[0][:, : batch.width - 1].astype(mx.uint32)
+        counts = batch.lengths - 1
+        most = batch.width - 1
+        tokens, drafts = self.picks.tokens, self.drafts[0][:, :most].astype(mx.uint32)
+        if not batch.is_ragged:
+            tokens = tokens.reshape(batch.size, batch.width)
+            same = tokens[:, :-1] == drafts
+        else:
+            firsts = np.cumsum(batch.lengths) - batch.lengths
+            inside = np.minimum(np.arange(batch.width), counts[:, None])
+            tokens = tokens[mx.array((firsts[:, None] + inside).astype(np.int32))]
+            same = (tokens[:, :-1] == drafts) & mx.array(np.arange(most) < counts[:, None])
         accepted = mx.cumprod(same.astype(mx.int32), axis=1).sum(axis=1)
         following = mx.take_along_axis(tokens, accepted[:, None], axis=1)[:, 0]
-        return Unjudged(self.run.view.rows, batch.width - 1, hidden, accepted, following)
+        return Unjudged(self.run.view.rows, most, hidden, accepted, following)
 
 
 class DraftsInFlight:

@@ -222,8 +222,12 @@ class DrawSource:
     def is_plain(self) -> bool:
         """Whether every token from here on is the argmax of the logits, and only that is asked."""
         settings = self.settings
-        too_early = self.num_generated < settings.min_tokens and len(settings.ending_ids) > 0
-        return settings.plain and settings.num_logprobs is None and not too_early
+        return settings.plain and settings.num_logprobs is None and not self.is_early
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the ending ids are masked at the next position."""
+        return self.num_generated < self.settings.min_tokens and len(self.settings.ending_ids) > 0
 
     @property
     def needs_drafts(self) -> bool:

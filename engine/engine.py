@@ -50,7 +50,7 @@ class Engine:
         self._clock = clock
         self._runs: dict[int, Run] = {}
         rule, vocab_size = parts.options.acceptance, parts.loaded.vocab_size
-        self._output = Output(self._runs, make_acceptance(rule, vocab_size))
+        self._output = Output(self._runs, make_acceptance(rule, vocab_size), vocab_size)
         self._ids: dict[str, tuple[int, ...]] = {}
         self._next_number = 0
         self._undelivered: list[Delta] = []  # what generate() got of requests that are not its own

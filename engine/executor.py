@@ -239,10 +239,11 @@ class Executor:
         self._show(run, voice.listen)
         one = Drafted(run, picks, drafts)
         self._drafts.add(one)
-        if one.is_even and voice.is_plain(row.seq_id for row in run.view.rows):
+        if drafts and voice.is_settled(row.seq_id for row in run.view.rows):
             assert self.drafter is not None
             with self.phases.during("draft"):
-                following = self.drafter.begin_after(one.unjudged(), voice.choose)
+                before = one.unjudged()
+                following = self.drafter.begin_after(before, voice.choose_after(before))
                 self._drafts.follow(following)
                 if following is not None:
                     _start(following.chain.steps)

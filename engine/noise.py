@@ -50,7 +50,10 @@ def gumbel(keys: Sequence[NoiseKey], width: int, stream: int = SAMPLE_STREAM) ->
     Another width gives other numbers: draw at the target's width and slice for a drafter whose
     vocabulary is smaller.
     """
-    words = mx.array(key_words(keys, stream))
+    return _gumbel(mx.array(key_words(keys, stream)), width)
+
+
+def _gumbel(words: mx.array, width: int) -> mx.array:
     rows: mx.array = mx.vmap(lambda key: mx.random.gumbel(shape=(width,), key=key))(words)
     return rows
 
@@ -82,6 +85,25 @@ class RoundNoise:
     def clear(self) -> None:
         """Forget the round's noise. A round that failed must clear too."""
         self._rows.clear()
+
+
+class NoiseAfter(RoundNoise):
+    """Noise of positions that only the device knows: so much ``further`` (rows,) than keys say."""
+
+    def __init__(self, width: int, further: mx.array, most: int) -> None:
+        """``further`` is 0 .. ``most``."""
+        super().__init__(width)
+        self._further = further
+        self._most = most
+
+    def rows(self, keys: Sequence[NoiseKey]) -> mx.array:
+        """Return float32 noise [N, width]; ``keys`` are one for each of ``further``."""
+        each = range(self._most + 1)
+        words = [
+            key_words([key._replace(position=key.position + more) for key in keys]) for more in each
+        ]
+        chosen = mx.array(np.stack(words))[self._further, mx.arange(len(keys))]
+        return _gumbel(chosen, self.width)
 
 
 def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

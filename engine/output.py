@@ -9,8 +9,11 @@ from scheduler.round import UNKNOWN, Row
 
 from .acceptance import Acceptance
 from .drafting.chain import Chain
+from .drafting.drafter import Choose
+from .drafting.offer import Unjudged
 from .draw import Draw
 from .likeliest import has_fast_host, likeliest
+from .noise import NoiseAfter
 from .prompt_reader import Head
 from .run import Run
 from .sampling import Picked, Picks
@@ -20,8 +23,9 @@ from .voice import Wanted
 class Output:
     """The picks of all running sequences, each by its own settings."""
 
-    def __init__(self, runs: Mapping[int, Run], acceptance: Acceptance) -> None:
+    def __init__(self, runs: Mapping[int, Run], acceptance: Acceptance, vocab_size: int) -> None:
         self._runs = runs
+        self._vocab_size = vocab_size
         self._acceptance = acceptance
 
     def begin_round(self, seq_ids: Iterable[int]) -> None:
@@ -48,9 +52,11 @@ class Output:
             self._runs[seq_id].needs_drafts for seq_id in seq_ids
         )
 
-    def is_plain(self, seq_ids: Iterable[int]) -> bool:
-        """Whether all that these say from here on is the argmax of logits as they are."""
-        return all(self._runs[seq_id].is_plain for seq_id in seq_ids)
+    def is_settled(self, seq_ids: Iterable[int]) -> bool:
+        """Whether all that these say from here on depends on logits and places alone."""
+        return not self._acceptance.needs_drafts and all(
+            self._runs[seq_id].is_settled for seq_id in seq_ids
+        )
 
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
         """Begin to pick a token for each wanted position; what is picked stays on the device."""
@@ -87,3 +93,17 @@ class Output:
             self._runs[seq_id].draw_after(chain, number) for number, seq_id in enumerate(seq_ids)
         ]
         return self._acceptance.choose(seq_ids, len(chain), draws, logits)
+
+    def choose_after(self, before: Unjudged) -> Choose:
+        """Return what picks drafts that follow windows which nobody has judged yet."""
+        places = {row.seq_id: place for place, row in enumerate(before.rows)}
+
+        def choose(seq_ids: Sequence[int], chain: Chain, logits: mx.array) -> mx.array:
+            draws = [self._runs[seq_id].draw_ahead(1 + len(chain)) for seq_id in seq_ids]
+            pairs = zip(seq_ids, draws, strict=True)
+            sampled = [places[seq_id] for seq_id, draw in pairs if not draw.settings.greedy]
+            further = before.accepted[mx.array(sampled, mx.int32)]
+            noise = NoiseAfter(self._vocab_size, further, before.num_drafts)
+            return self._acceptance.choose(seq_ids, len(chain), draws, logits, noise)
+
+        return choose

@@ -89,6 +89,11 @@ class Run:
         """Whether what is said after drafts depends on what they are."""
         return self.lookahead is not None or self.source.needs_drafts
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether a pick from here on depends on its logits and its place alone."""
+        return not self.needs_drafts and not self.source.is_early
+
     def draw_after(self, chain: Chain, row: int) -> Draw:
         """Return the draw of the token after the drafts of ``row``.
 

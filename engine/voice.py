@@ -10,6 +10,8 @@ from scheduler.round import Row
 
 from .batch import Window
 from .drafting.chain import Chain
+from .drafting.drafter import Choose
+from .drafting.offer import Unjudged
 from .sampling import Picked, Picks
 
 
@@ -39,8 +41,12 @@ class Voice(Protocol):
         """Whether what one of these says depends on drafts otherwise than by their number."""
         ...
 
-    def is_plain(self, seq_ids: Iterable[int]) -> bool:
-        """Whether all that these say is the likeliest, wherever they stand."""
+    def is_settled(self, seq_ids: Iterable[int]) -> bool:
+        """Whether all that these say from here on depends on logits and places alone."""
+        ...
+
+    def choose_after(self, before: Unjudged) -> Choose:
+        """Return what picks drafts that follow ``before``, whose rows are settled."""
         ...
 
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:

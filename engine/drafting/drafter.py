@@ -48,7 +48,7 @@ class Drafter(ABC):
     def begin_after(self, before: Unjudged, choose: Choose) -> Offer | None:
         """Begin to propose for the round after windows that nobody has judged yet; None: it cannot.
 
-        As many drafts a row as they have. ``choose`` needs neither drafts nor positions.
+        As many drafts a row as they have at most; ``choose`` knows where it picks.
         """
         return None
 

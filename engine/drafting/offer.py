@@ -12,10 +12,10 @@ from .chain import Chain
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unjudged:
-    """Windows that are launched, all of one length; what stands of them only the device knows."""
+    """Windows of one certain token each that are launched; what stands only the device knows."""
 
     rows: Sequence[Row]
-    num_drafts: int  # of each row
+    num_drafts: int  # the most of a row
     hidden: mx.array  # (rows, width, size): the target's after its final norm
     accepted: mx.array  # (rows,) int32, so many of the drafts
     following: mx.array  # (rows,) uint32: the token picked after them

@@ -123,7 +123,7 @@ def plan_mtp(head: MTPHead, options: EngineOptions, forward: Forward) -> Drafter
             head,
             forward,
             num_blocks=num_blocks,
-            num_spare=options.max_rows * -(-options.max_drafts // options.block_size),
+            num_spare=options.max_rows * -(-2 * options.max_drafts // options.block_size),
             block_size=options.block_size,
             num_slots=num_slots,
             dtype=dtype,

@@ -9,6 +9,7 @@ from engine.noise import (
     ACCEPT_STREAM,
     RESIDUAL_STREAM,
     SAMPLE_STREAM,
+    NoiseAfter,
     NoiseKey,
     RoundNoise,
     gumbel,
@@ -70,3 +71,13 @@ def test_uniform_numbers_depend_on_their_key_alone() -> None:
     assert together.min() >= 0
     assert together.max() < 1
     assert abs(together.mean() - 0.5) < 0.05
+
+
+def test_noise_of_positions_that_the_device_knows_is_that_of_their_own_keys() -> None:
+    keys = [NoiseKey(7, 0, 40), NoiseKey(7, 0, 40), NoiseKey(2**63, 3, 5)]
+    further = [2, 0, 3]
+    found = NoiseAfter(33, mx.array(further), 3).rows(keys)
+    pairs = zip(keys, further, strict=True)
+    expected = gumbel([key._replace(position=key.position + more) for key, more in pairs], 33)
+
+    assert mx.array_equal(found, expected)

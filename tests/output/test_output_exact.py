@@ -54,7 +54,7 @@ def test_running_ahead_changes_nothing_of_what_is_answered(
 def test_drafts_begun_before_their_round_is_known_are_those_begun_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Greedy rows, for then they need no position; one after the other they end and leave."""
+    """Greedy rows and others; one after the other they end and leave."""
     begun: Counter[str] = Counter()
 
     def counting(name: str) -> None:
@@ -68,9 +68,14 @@ def test_drafts_begun_before_their_round_is_known_are_those_begun_after(
 
     counting("begin")
     counting("begin_after")
+    ways = [
+        {"temperature": 0.0},
+        {"temperature": 0.8, "seed": 3},
+        {"temperature": 1.0, "top_p": 0.9, "seed": 3, "min_tokens": 4},
+    ]
     cases = [
-        (text, SamplingParams(temperature=0.0, max_tokens=14 + 9 * number))
-        for number, text in enumerate(demo_prompts()[:5])
+        (text, SamplingParams(max_tokens=14 + 6 * number, **ways[number % 3]))
+        for number, text in enumerate(demo_prompts()[:8])
     ]
     expected = ask(parts_of(3), cases)
     begun.clear()

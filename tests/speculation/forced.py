@@ -23,6 +23,7 @@ from engine.drafting.chain import Chain
 from engine.drafting.drafter import Choose, Drafter
 from engine.drafting.mtp import MTPHead
 from engine.drafting.mtp_drafter import MTPDrafter
+from engine.drafting.offer import Unjudged
 from engine.drafting.peer_drafter import PeerDrafter
 from engine.drafting.plan import DrafterPlan, PlanDrafter, plan_mtp, plan_peer
 from engine.options import EngineOptions
@@ -183,8 +184,11 @@ class Forced:
     def needs_drafts(self, seq_ids: Iterable[int]) -> bool:
         return False
 
-    def is_plain(self, seq_ids: Iterable[int]) -> bool:
-        return False  # what it says depends on the place
+    def is_settled(self, seq_ids: Iterable[int]) -> bool:
+        return False  # right and wrong drafts are counted from where a window starts
+
+    def choose_after(self, before: Unjudged) -> Choose:
+        raise AssertionError
 
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
         return Picks(mx.array(self.pick(wanted, logits), mx.uint32))

@@ -8,8 +8,10 @@ import pytest
 from forced import Forced, parts_of
 
 from engine.drafting.chain import Chain
+from engine.drafting.mtp_drafter import _chained_after
 from engine.engine import Engine
 from engine.sampling_params import SamplingParams
+from scheduler.round import Row
 
 PROMPTS = [[1, 2, 3], [4] * 20, [5, 6], [7] * 40]
 GREEDY = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
@@ -119,3 +121,21 @@ def test_what_is_kept_after_every_round_is_that_of_a_run_from_scratch(drafter: s
     forced.run(check_every=1)
 
     assert sum(drafted for rows in forced.accepted.values() for drafted, _ in rows) > 30
+
+
+def test_chains_that_leave_their_row_s_blocks_write_to_blocks_of_their_own() -> None:
+    parts, _, _ = parts_of("qwen3_5", "mtp", 4)
+    drafter = parts.executor.drafter
+    pages, spare = drafter.layer.pages, iter(drafter.spare)
+    rows = [Row(1, (5,), 6, (10, 11), 1), Row(2, (5,), 3, (20,), 2), Row(3, (5,), 0, (30, 31), 3)]
+    windows = [_chained_after(row, 3, 4, spare) for row in rows]
+
+    assert [(window.row.start, window.length) for window in windows] == [(7, 6), (4, 6), (1, 6)]
+    lent: list[int] = []
+    for window, row in zip(windows, rows, strict=True):
+        assert window.row.blocks[: len(row.blocks)] == row.blocks
+        lent += window.row.blocks[len(row.blocks) :]
+    assert len(lent) == len(set(lent)) == 4
+    assert all(parts.memory.num_blocks <= block < pages.num_blocks for block in lent)
+    most = parts.options.max_rows * -(-2 * parts.options.max_drafts // 4)
+    assert len(drafter.spare) == most == pages.num_blocks - parts.memory.num_blocks
