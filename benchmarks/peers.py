@@ -13,6 +13,9 @@ there is a folder with demo's tokenizer:
 
     OCTAVO_DENSE_MODEL=FOLDER python -m benchmarks.peers --shape dense-demo --alone ...
 
+``--keep FOLDER`` writes down what was measured and counts what earlier calls with the same numbers
+found there, so that many rounds can be had a few at a time.
+
 llama.cpp is built from the source package of llama-cpp-python, for this processor; ``gguf`` writes
 its model file:
 
@@ -28,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,6 +45,7 @@ PROMPTS = Path(demo_file).parent / "prompts.jsonl"
 DENSE_MODEL = "OCTAVO_DENSE_MODEL"
 SHAPES = ("demo", "dense-demo", "dense-0.6b", "hybrid-0.8b")
 INSTALLED = "mlx-lm as installed"
+WARM_UP = 512  # prompt tokens of all rows, in the run that is not counted
 SETTLE_S = 0.1  # in which the last side's threads stop spinning
 
 Tokens = list[list[int]]
@@ -81,6 +86,32 @@ class Side:
             raise RuntimeError(f"{self.name} ended with code {self._process.wait()}")
         answer: Answer = json.loads(line)
         return answer
+
+
+@dataclass
+class Kept:
+    """What earlier calls measured with the same numbers, if it is to be kept at all."""
+
+    file: Path | None
+    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    ceilings: list[Answer] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, arguments: argparse.Namespace, rows: int) -> "Kept":
+        """Find it in the folder that ``arguments`` name."""
+        if arguments.keep is None:
+            return cls(None)
+        used = arguments
+        way = f"alone-{used.prompts}-{used.depth}" if used.alone else f"{rows}"
+        numbers = f"{used.prompt_tokens}-{used.tokens}-{used.threads}"
+        file = used.keep / f"{used.shape}-{way}-{numbers}.json"
+        return cls(file, **json.loads(file.read_text())) if file.exists() else cls(file)
+
+    def write(self) -> None:
+        """Keep it for later calls."""
+        if self.file is not None:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self.file.write_text(json.dumps({"answers": self.answers, "ceilings": self.ceilings}))
 
 
 class Cast:
@@ -171,18 +202,22 @@ def measure(
     """Run all sides in turns, end them and print what came of it."""
     request: dict[str, Any] = {"prompts": prompts, "new_tokens": arguments.tokens}
     short = {"prompts": [prompt[:2] for prompt in prompts], "new_tokens": 2}
+    begun = [prompt[: max(1, WARM_UP // rows)] for prompt in prompts]
+    brief = {"prompts": begun, "new_tokens": min(arguments.tokens, 4)}
     for side in sides:  # a warm-up, and a shorter one for who takes minutes
-        side.ask(**(short if side.name == INSTALLED else request))
-    answers: dict[str, list[Answer]] = {side.name: [] for side in sides}
-    ceilings = []
-    for number in range(arguments.rounds):
+        side.ask(**(short if side.name == INSTALLED else brief))
+    kept = Kept.read(arguments, rows)
+    answers, ceilings = kept.answers, kept.ceilings
+    begin = len(ceilings)
+    for number in range(begin, begin + arguments.rounds):
         for side in turns(sides, number):
-            if side.name == INSTALLED and number >= arguments.installed:
+            if side.name == INSTALLED and number >= begin + arguments.installed:
                 continue
             time.sleep(SETTLE_S)
-            answers[side.name].append(side.ask(**request))
+            answers.setdefault(side.name, []).append(side.ask(**request))
         time.sleep(SETTLE_S)
         ceilings.append(sides[0].ask(ceiling=rows))
+    kept.write()
     base = {
         "benchmark": "peers",
         "shape": arguments.shape,
@@ -193,7 +228,7 @@ def measure(
     }
     runs_with = {side.name: side.runs_with for side in sides}
     for line in report(answers):
-        used = {name: runs_with[name] for name in (line["side"], line["peer"])}
+        used = {name: runs_with.get(name) for name in (line["side"], line["peer"])}
         print(json.dumps(_rounded({**line, **base, "with": used})), flush=True)
     for side in sides:
         side.close()
@@ -241,6 +276,7 @@ def _arguments() -> argparse.Namespace:
         default=0,
         help="rounds in which mlx-lm runs with its own BLAS, too",
     )
+    parser.add_argument("--keep", type=Path, help="folder of what calls have measured so far")
     parser.add_argument("--alone", action="store_true", help="one user, with drafts")
     parser.add_argument("--prompts", type=int, default=4, help="of one user, one after another")
     parser.add_argument("--depth", type=int, default=3, help="drafts of one user")

@@ -1,11 +1,11 @@
-"""Products of few rows with large weights, as OpenBLAS is asked for them: four ways in turns.
+"""Products of few rows with large weights, as OpenBLAS is asked for them: six ways in turns.
 
     OCTAVO_BLAS_THREADS=2 python -m benchmarks.products
 
-``x @ W.T`` and ``W @ x.T`` run on as many threads as the BLAS has; tiles run on one lane (a CPU
-stream of MLX) or on that many. Each time is that of one product in a sequence over several weights
-that together are larger than any cache, each product waiting for the one before. One JSON line a
-shape and number of rows: milliseconds, the best and the median of the turns.
+``x @ W.T`` and ``W @ x.T`` run on as many threads as the BLAS has; tiles and panels run on one lane
+(a CPU stream of MLX) or on that many. Each time is that of one product in a sequence over several
+weights that together are larger than any cache, each product waiting for the one before. One JSON
+line a shape and number of rows: milliseconds, the best and the median of the turns.
 """
 
 import argparse
@@ -42,7 +42,10 @@ def main() -> None:
         weights = [mx.random.normal((outputs, inputs)) for _ in range(count)]
         mx.eval(weights)
         tiled = {
-            number: [SkinnyWeight(w, lanes[number], tiles=True) for w in weights]
+            f"{name}, {number} lanes": [
+                SkinnyWeight(w, lanes[number], tiles=True, panels=name == "panels") for w in weights
+            ]
+            for name in ("tiles", "panels")
             for number in lanes
         }
         for rows in ROWS:
@@ -51,16 +54,13 @@ def main() -> None:
             ways = {
                 f"x @ W.T, {threads} threads": [lambda x, w=w: x @ w.T for w in weights],
                 f"W @ x.T, {threads} threads": [lambda x, w=w: (w @ x.T).T for w in weights],
-                **{
-                    f"tiles, {number} lanes": [w.product for w in skinny]
-                    for number, skinny in tiled.items()
-                },
+                **{way: [w.product for w in skinny] for way, skinny in tiled.items()},
             }
             times: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(turns):
                 for way, products in ways.items():
                     time.sleep(SETTLE_S)
-                    with nullcontext() if way.startswith("tiles") else all_threads():
+                    with nullcontext() if way in tiled else all_threads():
                         begin = time.perf_counter()
                         for product in products:
                             mx.eval(product(x))

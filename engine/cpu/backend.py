@@ -1,16 +1,21 @@
 """Layers and products as a CPU runs them fastest; the same numbers up to rounding."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from ..backend import Backend
+from ..forward import RunBody
 from ..layers import Layer
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
 from . import feed_forward, heap, norms, products
 from .deferred_layer import DeferredLayer, deferred_layout
+from .early_start import EarlyStart
 from .lanes import Lanes
+
+BAR_OF_SMALL_MODELS = 4  # the other core builds the step meanwhile
 
 
 class CpuBackend(Backend):
@@ -24,16 +29,27 @@ class CpuBackend(Backend):
         heap.keep_freed()
         # beside a BLAS that keeps its own threads, lanes would be more threads than cores
         self.lanes = Lanes.of_thread().first
+        self.early = EarlyStart()
 
     def bind_products(self, model: Any) -> int:
         norms.quicken(model)
         feed_forward.quicken(model)
         if not products.pays_here():
             return super().bind_products(model)
-        if not products.mostly_large(model):
+        tiles, panels = products.tiles_pay(), products.panels_fit(model)
+        if products.mostly_large(model):
+            self.lanes = Lanes.of_thread()
+            count = products.quicken(model, self.lanes, tiles=tiles, panels=panels)
+            feed_forward.leave_on_lanes(model)
+            return count
+        if not (tiles and panels):  # OpenBLAS's own threads are quicker than one lane
             return products.quicken(model, Lanes.of_thread().first, tiles=False)
-        self.lanes = Lanes.of_thread()
-        return products.quicken(model, self.lanes, tiles=products.tiles_pay())
+        self.early.bind(getattr(model, "layers", ()))
+        lanes = Lanes.of_thread()
+        return products.quicken(model, lanes, tiles=True, panels=True, bar=BAR_OF_SMALL_MODELS)
+
+    def compile_body(self, run: RunBody, layers: Sequence[Layer]) -> RunBody:
+        return self.early.around(run)
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
         return deferred_layout(module, max_drafts, dtype)

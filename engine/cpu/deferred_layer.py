@@ -23,6 +23,7 @@ from ..view import BatchView
 from .group import NOBODY, Group
 from .lanes import Lanes
 from .open_rows import OpenChunks, OpenRecords, OpenRows
+from .products import pays_apart
 
 LANE_VALUES = 1 << 18  # of the states, for each token: from here on dividing the rows is worth it
 SPARE_GROUPS = 4  # groups beyond one a lane; more are of rows that have ended, and are settled
@@ -53,7 +54,8 @@ class DeferredLayer(Layer):
         for stream, rows, numbers in divided:
             with mx.stream(stream):
                 parts.append(WindowPart(stream, numbers, self._open_rows(rows)))
-        return DividedWindow(parts)
+        apart = len(parts) > 1 and pays_apart(view.batch.size * view.batch.width, self.lanes)
+        return DividedWindow(parts, self.lanes.alone if apart else None)
 
     def pending(self, cache: DividedWindow) -> list[mx.array]:
         return [array for window in _windows(cache) for array in window.pending()]

@@ -23,6 +23,8 @@ class Group:
 
     def accepted(self, counts: Int32s) -> Records:
         """The records with the first ``counts`` of each row's drafts among those that count."""
+        if not counts.any():
+            return self.records
         ahead = np.arange(self.records.count) - self.drafts[:, None]
         return self.records.with_valid(
             self.records.valid | ((ahead >= 0) & (ahead < counts[:, None]))

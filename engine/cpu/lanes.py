@@ -6,6 +6,8 @@ large operations are worth dividing.
 """
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,6 +41,27 @@ class Lanes:
     def first(self) -> "Lanes":
         """The default stream alone."""
         return Lanes(self.streams[:1])
+
+    @classmethod
+    def only(cls) -> "Lanes | None":
+        """The lane that all is to stay on for now, see ``alone``; None: operations are divided."""
+        only: Lanes | None = getattr(_made, "only", None)
+        return only
+
+    @contextmanager
+    def alone(self, stream: mx.Stream) -> Iterator[None]:
+        """Let what is built meanwhile run on ``stream`` undivided: others have their own part."""
+        before = Lanes.only()
+        _made.only = next(lane for lane in self._apart if lane.streams[0] is stream)
+        try:
+            with mx.stream(stream):
+                yield
+        finally:
+            _made.only = before
+
+    @cached_property
+    def _apart(self) -> "tuple[Lanes, ...]":
+        return tuple(Lanes((stream,)) for stream in self.streams)
 
     def divide(self, count: int) -> list[tuple[mx.Stream, int, int]]:
         """Cut range(count) into one stretch a lane: (stream, first, end), none of them empty."""

@@ -102,7 +102,7 @@ class OpenRecords(OpenRows):
         if self.records.count >= FOLD_AT:
             self.state = fold(self.state, self.records)
             self.records = no_records(self.state, layer.key_heads)
-        self.made = no_records(self.state, layer.key_heads)
+        self.made: Records | None = None  # once the module has run
         self._kept: tuple[Group, Writes] | None = None
 
     def between(self, module: Any, mixed: mx.array, b: mx.array, a: mx.array) -> mx.array:
@@ -157,6 +157,7 @@ class OpenRecords(OpenRows):
         return self._kept
 
     def _made_until(self, ends: Int32s) -> Records:
+        assert self.made is not None
         valid: Bools = np.arange(self.made.count) < ends[:, None]
         return self.made.with_valid(valid)
 

@@ -7,42 +7,70 @@ product: W is copied to be read once. Three ways around it (docs/blas.md has fig
 - Tiles: below a million multiplications its AVX-512 kernels take another way that packs nothing.
   W seen as a batch of tiles, (tiles, tile, inputs), is one batched product of such small ones;
   nothing is copied. Up to twice as fast again, to 32 rows.
+- Panels: tiles that are copies of their own (panels.py), near the speed of the memory. They take
+  as much of it as the weights, so they are made where there is plenty.
 - Lanes: one call is one thread then, so the tiles are divided among CPU streams. So are products
   of many rows: OpenBLAS's own threads spin for a while after each, on cores that others want.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 
 from .. import blas
+from ..cgroup import memory_available
 from ..quick_classes import exchange
 from .lanes import Lanes
+from .panels import MOST_ROWS as PANEL_ROWS
+from .panels import PANEL, SMALL, Panels
 
 MOST_ROWS = 64  # beyond that all orders cost the same, and the result needs no turning
+FEWEST_APART = 64  # rows of x that pay for a lane of their own, which reads the weights once more
 MOST_TILED_ROWS = 32
-SMALL = 1_000_000  # multiplications of the largest product that OpenBLAS does without packing
 TILE_VALUES = 1 << 17  # of W: half a megabyte, what a core's second-level cache takes easily
 LEAST_TILE = 4  # outputs
+PANELS_SHARE = 0.25  # of the memory that is available: what they may take
 LANE_VALUES = 1 << 20  # of W, for up to LANE_ROWS rows: from here on the handing over is worth it
 LANE_ROWS = 8
 UNPACKED_KERNELS = ("SkylakeX", "Cooperlake", "SapphireRapids")  # those that know the other way
 
-Layout = list[tuple[mx.Stream, mx.array]]  # (tiles, inputs, tile) a lane
+Layout = list[tuple[mx.Stream, mx.array]]  # a lane's part of a weight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """Panels of the inputs from ``first`` to ``end``, for one lane."""
+
+    stream: mx.Stream
+    first: int
+    end: int
+    panels: Panels
 
 
 class SkinnyWeight:
     """One weight (outputs, inputs) and the ways to multiply few rows by it."""
 
-    def __init__(self, weight: mx.array, lanes: Lanes, *, tiles: bool) -> None:
-        """``tiles``: whether this BLAS gains by them."""
+    def __init__(
+        self, weight: mx.array, lanes: Lanes, *, tiles: bool, panels: bool = False, bar: int = 1
+    ) -> None:
+        """``tiles``: whether this BLAS gains by them; ``panels``: whether they may be copied.
+
+        ``bar``: how many times as large a product has to be to be divided.
+        """
         self.weight = weight
         self.lanes = lanes
         self.tiles = tiles
-        self._layouts: dict[tuple[int, Lanes], Layout] = {}  # by outputs of a tile, and lanes
-        self._stretches: dict[Lanes, Layout] = {}  # the weight's rows, (outputs, inputs) a lane
+        self.bar = bar
+        self.panels = Panels.of(weight) if tiles and panels else None
+        self._cuts: list[Cut] = []
+        self._panels: dict[Lanes, list[tuple[mx.Stream, Panels]]] = {}
+        # (tiles, inputs, outputs of a tile) a lane, by outputs of a tile.
+        self._layouts: dict[tuple[int, Lanes], Layout] = {}
+        # The weight's rows, (outputs, inputs) a lane, or turned.
+        self._stretches: dict[tuple[bool, Lanes], Layout] = {}
         self._tiles: dict[int, int] = {}  # outputs of a tile by rows of x; 0: no tiles
 
     def product(self, x: mx.array) -> mx.array:
@@ -50,43 +78,82 @@ class SkinnyWeight:
         outputs, inputs = self.weight.shape
         rows = x.size // inputs
         flat = x.reshape(rows, inputs)
-        tile = self._tile_for(rows)
-        if tile == outputs:
+        if self.is_cut(rows):
+            product = self.sum_of(
+                [(cut.stream, flat[:, cut.first : cut.end]) for cut in self._cuts]
+            )
+        elif not self._is_tiled(rows) and self._tile_for(rows) == outputs:
             product = flat @ self.weight.T
-        elif tile:
-            product = self.join([part for _, part in self._tiled(flat, tile)])
-        elif rows <= MOST_ROWS:
+        elif not self._is_tiled(rows) and rows <= MOST_ROWS:
             turned = flat.T
             parts = [mx.matmul(w, turned, stream=stream) for stream, w in self._stretched(rows)]
             product = (parts[0] if len(parts) == 1 else mx.concatenate(parts)).T
         else:
-            parts = [mx.matmul(flat, w.T, stream=stream) for stream, w in self._stretched(rows)]
-            product = parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=1)
+            product = self.join([part for _, part in self.parts(flat)])
         return product.reshape(*x.shape[:-1], outputs)
 
     def is_divided(self, rows: int) -> bool:
-        """Whether a product with so many rows is in tiles that several lanes share."""
-        tiled = self._tile_for(rows) not in (0, self.weight.shape[0])
-        return tiled and len(self._lanes_for(rows).streams) > 1
+        """Whether a product with so many rows has ``parts`` on several lanes."""
+        has_parts = self._is_tiled(rows) or rows > MOST_ROWS
+        return has_parts and len(self._lanes_for(rows).streams) > 1
 
     def parts(self, x: mx.array) -> list[tuple[mx.Stream, mx.array]]:
         """The product of x (rows, inputs), in parts that are still on their lanes, for ``join``.
 
-        Two weights of one shape are divided alike. Empty where the product is not divided.
+        Two weights of one shape are divided alike. Empty where it is neither in tiles nor wide.
         """
-        outputs, rows = self.weight.shape[0], x.shape[0]
-        tile = self._tile_for(rows)
-        return self._tiled(x, tile) if tile not in (0, outputs) else []
+        rows = x.shape[0]
+        if self.fits_panels(rows):
+            return [(stream, part.times(x, stream)) for stream, part in self._panels_for(rows)]
+        if self._is_tiled(rows):
+            layout = self._layout(rows)
+            return [(stream, mx.matmul(x, tiles, stream=stream)) for stream, tiles in layout]
+        if rows <= MOST_ROWS:
+            return []
+        return [(s, mx.matmul(x, w, stream=s)[None]) for s, w in self._stretched(rows, turned=True)]
 
     def join(self, parts: Sequence[mx.array]) -> mx.array:
         """Put parts (tiles, rows, tile) together: (rows, outputs)."""
         turned = [part.swapaxes(0, 1) for part in parts]
-        joined = turned[0] if len(turned) == 1 else mx.concatenate(turned, axis=1)
+        axis = 2 if all(part.shape[0] == 1 for part in parts) else 1
+        joined = turned[0] if len(turned) == 1 else mx.concatenate(turned, axis=axis)
         return joined.reshape(joined.shape[0], -1)
 
-    def _tiled(self, x: mx.array, tile: int) -> list[tuple[mx.Stream, mx.array]]:
-        layout = self._layout(tile, self._lanes_for(x.shape[0]))
-        return [(stream, mx.matmul(x, tiles, stream=stream)) for stream, tiles in layout]
+    def cut_inputs_like_outputs(self, before: "SkinnyWeight") -> None:
+        """Let each lane have panels of the inputs that it makes itself, as outputs of ``before``.
+
+        Instead of panels of its own share of the outputs; nothing where one of both has none.
+        """
+        lanes = self._lanes_for(1)
+        if self.panels is None or before.panels is None or len(lanes.streams) == 1:
+            return
+        cuts = []
+        for stream, low, end in lanes.divide(before.panels.count):
+            first, last = low * PANEL, end * PANEL
+            part = Panels.of(self.weight[:, first:last])
+            if part is None:
+                return
+            cuts.append(Cut(stream, first, last, part))
+        self.panels, self._cuts = None, cuts
+
+    def is_cut(self, rows: int) -> bool:
+        """Whether so many rows are multiplied by inputs that were cut, see ``sum_of``."""
+        return bool(self._cuts) and rows <= PANEL_ROWS
+
+    def sum_of(self, parts: Sequence[tuple[mx.Stream, mx.array]]) -> mx.array:
+        """The product (rows, outputs) of what each lane has made of x, (rows, its inputs)."""
+        sums = [
+            cut.panels.times(part, stream)
+            for cut, (stream, part) in zip(self._cuts, parts, strict=True)
+        ]
+        return self.join([sum(sums[1:], start=sums[0])])
+
+    def _is_tiled(self, rows: int) -> bool:
+        return self.fits_panels(rows) or self._tile_for(rows) not in (0, self.weight.shape[0])
+
+    def fits_panels(self, rows: int) -> bool:
+        """Whether so many rows are multiplied by panels."""
+        return self.panels is not None and rows <= PANEL_ROWS
 
     def _tile_for(self, rows: int) -> int:
         if not self.tiles or rows > MOST_TILED_ROWS:
@@ -97,34 +164,45 @@ class SkinnyWeight:
         return self._tiles[rows]
 
     def _lanes_for(self, rows: int) -> Lanes:
-        pays = self.weight.size * max(rows, LANE_ROWS) >= LANE_VALUES * LANE_ROWS
+        if (only := Lanes.only()) is not None:
+            return only
+        pays = self.weight.size * max(rows, LANE_ROWS) >= self.bar * LANE_VALUES * LANE_ROWS
         return self.lanes if pays else self.lanes.first
 
-    def _layout(self, tile: int, lanes: Lanes) -> Layout:
+    def _layout(self, rows: int) -> Layout:
+        lanes = self._lanes_for(rows)
+        tile = self._tile_for(rows)
         if (tile, lanes) not in self._layouts:
-            outputs, inputs = self.weight.shape
-            stretches = lanes.divide(outputs // tile)
-            layout = [
-                (
-                    stream,
-                    self.weight[first * tile : end * tile]
-                    .reshape(end - first, tile, inputs)
-                    .swapaxes(1, 2),
-                )
-                for stream, first, end in stretches
-            ]
-            mx.eval([tiles for _, tiles in layout])  # views: nothing is copied
+            tiles = self.weight.reshape(-1, tile, self.weight.shape[1]).swapaxes(1, 2)
+            stretches = lanes.divide(tiles.shape[0])
+            layout = [(stream, tiles[first:end]) for stream, first, end in stretches]
+            mx.eval([part for _, part in layout])  # views: nothing is copied
             self._layouts[tile, lanes] = layout
         return self._layouts[tile, lanes]
 
-    def _stretched(self, rows: int) -> Layout:
+    def _panels_for(self, rows: int) -> list[tuple[mx.Stream, Panels]]:
+        assert self.panels is not None
         lanes = self._lanes_for(rows)
-        if lanes not in self._stretches:
+        if lanes not in self._panels:
+            stretches = lanes.divide(self.panels.count)
+            self._panels[lanes] = [(s, self.panels.part(low, end)) for s, low, end in stretches]
+        return self._panels[lanes]
+
+    def _stretched(self, rows: int, *, turned: bool = False) -> Layout:
+        lanes = self._lanes_for(rows)
+        if (turned, lanes) not in self._stretches:
             stretches = lanes.divide(self.weight.shape[0])
             layout = [(stream, self.weight[low:end]) for stream, low, end in stretches]
+            if turned:
+                layout = [(stream, part.T) for stream, part in layout]
             mx.eval([part for _, part in layout])  # views: nothing is copied
-            self._stretches[lanes] = layout
-        return self._stretches[lanes]
+            self._stretches[turned, lanes] = layout
+        return self._stretches[turned, lanes]
+
+
+def pays_apart(rows: int, lanes: Lanes) -> bool:
+    """Whether each lane may well have rows of its own."""
+    return rows // len(lanes.streams) >= FEWEST_APART
 
 
 def tile_outputs(outputs: int, inputs: int, rows: int) -> int:
@@ -169,8 +247,7 @@ def pays_here() -> bool:
 def mostly_large(model: Any) -> bool:
     """Whether most of ``model``'s weights are in products that are worth dividing among lanes.
 
-    Of a small model they are not: its products are over before another stream has begun, and
-    OpenBLAS's own threads are quicker.
+    Of a small model they are not: its products are over before another stream has begun.
     """
     modules = [module for module in model.modules() if type(module) in SKINNY]
     weights: list[int] = [module["weight"].size for module in modules]
@@ -183,7 +260,14 @@ def tiles_pay() -> bool:
     return used is not None and used.kernels in UNPACKED_KERNELS
 
 
-def quicken(model: Any, lanes: Lanes, *, tiles: bool) -> int:
+def panels_fit(model: Any) -> bool:
+    """Whether there is plenty of memory for copies of all weights of ``model``."""
+    modules = [module for module in model.modules() if type(module) in SKINNY]
+    wanted: int = sum(module["weight"].nbytes for module in modules)
+    return wanted <= (memory_available() or 0) * PANELS_SHARE
+
+
+def quicken(model: Any, lanes: Lanes, *, tiles: bool, panels: bool = False, bar: int = 1) -> int:
     """Give the products of ``model`` the quicker class; return how many. Only these change.
 
     Call it after the weights are loaded, on the thread that will run the model. With several
@@ -193,5 +277,5 @@ def quicken(model: Any, lanes: Lanes, *, tiles: bool) -> int:
         blas.set_threads(1)
     found = exchange(model, SKINNY)
     for module in found:
-        module.skinny = SkinnyWeight(module["weight"], lanes, tiles=tiles)
+        module.skinny = SkinnyWeight(module["weight"], lanes, tiles=tiles, panels=panels, bar=bar)
     return len(found)

@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import qwen3_5, qwen3_next
 
-from .windows import DeltaWindow, DividedWindow, FusedWindow
+from .windows import Alone, DeltaWindow, DividedWindow, FusedWindow
 
 
 class GatedDelta(nn.Module):
@@ -30,6 +30,8 @@ class GatedDelta(nn.Module):
         if not isinstance(cache, (DeltaWindow, DividedWindow)):  # somebody uses mlx-lm's model
             out: mx.array = super().__call__(x, mask, cache)
             return out
+        if isinstance(cache, DividedWindow) and cache.alone is not None:
+            return self._run_apart(cache, cache.alone, x)
         projected = self.project(x)
         if isinstance(cache, DeltaWindow):
             normed = self._recur(cache, *projected)
@@ -37,6 +39,14 @@ class GatedDelta(nn.Module):
             normed = self._recur_divided(cache, projected)
         output: mx.array = self.out_proj(normed)
         return output
+
+    def _run_apart(self, cache: DividedWindow, alone: Alone, x: mx.array) -> mx.array:
+        """Everything, the projections of each part's rows too, on that part's stream."""
+        outputs = []
+        for part in cache.parts:
+            with alone(part.stream):
+                outputs.append(self.out_proj(self._recur(part.window, *self.project(part.of(x)))))
+        return cache.join(outputs)
 
     def _recur_divided(self, cache: DividedWindow, projected: Sequence[mx.array]) -> mx.array:
         outputs = []

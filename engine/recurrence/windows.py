@@ -1,13 +1,16 @@
 """What a gated-delta module is given as ``cache``: its layer's share of a batch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.gated_delta import compute_g, normalize_qk
+
+Alone = Callable[[mx.Stream], AbstractContextManager[None]]
 
 L2_EPS = 1e-6  # of queries and keys, added to the sum of squares
 
@@ -68,8 +71,10 @@ class DividedWindow:
 
     lengths = None  # read by mlx-lm's mask helpers
 
-    def __init__(self, parts: Sequence[WindowPart]) -> None:
+    def __init__(self, parts: Sequence[WindowPart], alone: Alone | None = None) -> None:
+        """``alone``: in what it returns the projections of a part run on its stream as well."""
         self.parts = parts
+        self.alone = alone
         self.order = [row for part in parts for row in part.rows]
 
     def make_mask(self, _length: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 from delta_pair import DeltaPair, Step, make_module
 
 from engine.build import build_parts
-from engine.cpu import deferred_layer
+from engine.cpu import deferred_layer, products
 from engine.cpu.backend import CpuBackend
 from engine.cpu.deferred_layer import DeferredLayer
 from engine.cpu.lanes import Lanes
@@ -91,6 +91,22 @@ def test_dividing_the_rows_among_lanes_changes_rounding_only(monkeypatch, opened
         assert np.allclose(other_logprobs, logprobs, atol=2e-3)
         for mine, theirs in zip(other_states, states, strict=True):
             assert mx.allclose(mine, theirs, rtol=1e-2, atol=2e-3)
+
+
+def test_rows_of_long_prompts_stay_on_their_lane_from_projection_to_projection(
+    monkeypatch, opened
+) -> None:
+    ids, logprobs, states = run("cpu", 0.8)
+    assert all(cache.alone is None for cache in opened)
+    monkeypatch.setattr(deferred_layer, "LANE_VALUES", 1)
+    monkeypatch.setattr(products, "FEWEST_APART", 16)
+    opened.clear()
+    apart, other_logprobs, other_states = run("cpu", 0.8, 2)
+    assert {cache.alone is None for cache in opened} == {True, False}
+    assert apart == ids
+    assert np.allclose(other_logprobs, logprobs, atol=2e-3)
+    for mine, theirs in zip(other_states, states, strict=True):
+        assert mx.allclose(mine, theirs, rtol=1e-2, atol=2e-3)
 
 
 class Walk:

@@ -25,11 +25,13 @@ def test_every_family_says_the_same(monkeypatch, family, lanes, tiles) -> None:
     monkeypatch.setattr(products.blas, "set_threads", lambda count: None)
     layer = make_layer(family)
     inputs = [
-        mx.random.normal((rows, width, 1024)) for rows, width in ((1, 1), (8, 1), (3, 5), (8, 9))
+        mx.random.normal((rows, width, 1024)) for rows, width in ((1, 1), (8, 1), (3, 5), (8, 33))
     ]
     expected = [layer(x) for x in inputs]
     assert feed_forward.quicken(layer) == 1
-    products.quicken(layer, Lanes.make(lanes), tiles=tiles)
+    products.quicken(layer, Lanes.make(lanes), tiles=tiles, panels=lanes == 2)
+    feed_forward.leave_on_lanes(layer)
+    assert layer.down_proj.skinny.is_cut(8) is (lanes == 2)
     for x, wanted in zip(inputs, expected, strict=True):
         assert layer(x).shape == wanted.shape
         assert mx.allclose(layer(x), wanted, rtol=1e-3, atol=1e-4)

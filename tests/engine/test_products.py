@@ -8,8 +8,10 @@ from mlx import nn
 
 from engine.cpu import products
 from engine.cpu.lanes import Lanes
+from engine.cpu.panels import PANEL, Panels, cut_rows
 from engine.cpu.products import (
     MOST_ROWS,
+    PANEL_ROWS,
     SMALL,
     SkinnyEmbedding,
     SkinnyLinear,
@@ -60,6 +62,62 @@ def test_many_rows_are_multiplied_as_by_mlx(rows, tiles) -> None:
     for count in (1, 2, 3):
         product = SkinnyWeight(weight, Lanes.make(count), tiles=tiles).product(x)
         assert mx.allclose(product, x @ weight.T, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(3072, 512), (1024, 3584), (2080, 1024), (1000, 1024)])
+def test_panels_say_the_same_on_every_number_of_rows(shape, count) -> None:
+    outputs, inputs = shape
+    weight = mx.random.normal((outputs, inputs)) * inputs**-0.5
+    skinny = SkinnyWeight(weight, Lanes.make(count), tiles=True, panels=True)
+    assert (skinny.panels is not None) is (outputs % PANEL == 0)
+    for rows in (1, 2, 7, 8, 9, 16, 31, 32, 33, 64, 65, 100):
+        x = mx.random.normal((rows, inputs))
+        assert mx.allclose(skinny.product(x), x @ weight.T, rtol=1e-3, atol=1e-4)
+        if skinny.panels is not None and rows <= PANEL_ROWS:
+            assert len(skinny.parts(x)) == count
+
+
+@pytest.mark.parametrize("inputs", [256, 1024, 2048, 3584])
+def test_rows_are_cut_until_a_panel_takes_them(inputs) -> None:
+    for rows in range(1, PANEL_ROWS + 1):
+        cuts, each = cut_rows(rows, inputs)
+        assert each * inputs * PANEL <= SMALL
+        assert rows <= cuts * each < rows + cuts
+
+
+def test_panels_are_copies_of_large_float32_weights_where_memory_is_plenty(monkeypatch) -> None:
+    def panels_of(weight: mx.array, *, panels: bool = True) -> Panels | None:
+        return SkinnyWeight(weight, Lanes.make(1), tiles=True, panels=panels).panels
+
+    weight = mx.random.normal((1024, 1024))
+    copied = panels_of(weight)
+    assert copied is not None
+    assert mx.array_equal(copied.values.swapaxes(2, 3).reshape(1024, 1024), weight)
+    assert panels_of(weight, panels=False) is None
+    assert panels_of(weight.astype(mx.bfloat16)) is None
+    assert panels_of(weight[:32]) is None  # a product of its own is small enough
+    layer = nn.Linear(1024, 1024)
+    for available, fits in ((4 * layer.weight.nbytes, True), (layer.weight.nbytes, False)):
+        monkeypatch.setattr(products, "memory_available", lambda found=available: found)
+        assert products.panels_fit(layer) is fits
+    monkeypatch.setattr(products, "memory_available", lambda: None)
+    assert not products.panels_fit(layer)
+
+
+@pytest.mark.parametrize("rows", [8, 200])
+def test_alone_a_product_stays_on_one_lane(rows) -> None:
+    lanes = Lanes.make(2)
+    skinny = SkinnyWeight(mx.random.normal((2048, 1024)), lanes, tiles=True)
+    x = mx.random.normal((rows, 1024))
+    shared = skinny.product(x)
+    with lanes.alone(lanes.streams[1]):
+        ((stream, _),) = skinny.parts(x)
+        alone = skinny.product(x)
+        assert mx.default_stream(mx.cpu) == lanes.streams[1]
+    assert stream is lanes.streams[1]
+    assert mx.allclose(alone, shared, rtol=1e-4, atol=1e-3)
+    assert [stream for stream, _ in skinny.parts(x)] == list(lanes.streams)
 
 
 def test_large_products_are_divided_among_lanes_and_small_ones_are_not() -> None:
