@@ -41,12 +41,15 @@ class CpuBackend(Backend):
             self.lanes = Lanes.of_thread()
             count = products.quicken(model, self.lanes, tiles=tiles, panels=panels)
             feed_forward.leave_on_lanes(model)
+            products.copy_panels(model)
             return count
         if not (tiles and panels):  # OpenBLAS's own threads are quicker than one lane
             return products.quicken(model, Lanes.of_thread().first, tiles=False)
         self.early.bind(getattr(model, "layers", ()))
         lanes = Lanes.of_thread()
-        return products.quicken(model, lanes, tiles=True, panels=True, bar=BAR_OF_SMALL_MODELS)
+        count = products.quicken(model, lanes, tiles=True, panels=True, bar=BAR_OF_SMALL_MODELS)
+        products.copy_panels(model)
+        return count
 
     def compile_body(self, run: RunBody, layers: Sequence[Layer]) -> RunBody:
         return self.early.around(run)

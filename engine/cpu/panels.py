@@ -26,15 +26,16 @@ class Panels:
 
     @classmethod
     def of(cls, weight: mx.array) -> "Panels | None":
-        """Copy ``weight``; None if it is too small, does not divide, or is not float32."""
+        """Copy ``weight``; None if it is too small, does not divide, or is not float32.
+
+        The copy is made when it is first evaluated.
+        """
         outputs, inputs = weight.shape
         is_small = weight.size * LEAST_ROWS <= SMALL
         fits = outputs % PANEL == 0 and inputs * PANEL * LEAST_ROWS <= SMALL
         if is_small or not fits or weight.dtype != mx.float32:
             return None
-        values = mx.contiguous(weight.reshape(-1, 1, PANEL, inputs).swapaxes(2, 3))
-        mx.eval(values)
-        return cls(values)
+        return cls(mx.contiguous(weight.reshape(-1, 1, PANEL, inputs).swapaxes(2, 3)))
 
     @property
     def count(self) -> int:

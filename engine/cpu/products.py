@@ -32,6 +32,7 @@ FEWEST_APART = 64  # rows of x that pay for a lane of their own, which reads the
 MOST_TILED_ROWS = 32
 TILE_VALUES = 1 << 17  # of W: half a megabyte, what a core's second-level cache takes easily
 LEAST_TILE = 4  # outputs
+AT_A_TIME = 16  # weights
 PANELS_SHARE = 0.25  # of the memory that is available: what they may take
 LANE_VALUES = 1 << 20  # of W, for up to LANE_ROWS rows: from here on the handing over is worth it
 LANE_ROWS = 8
@@ -130,11 +131,17 @@ class SkinnyWeight:
         cuts = []
         for stream, low, end in lanes.divide(before.panels.count):
             first, last = low * PANEL, end * PANEL
-            part = Panels.of(self.weight[:, first:last])
+            with mx.stream(stream):
+                part = Panels.of(self.weight[:, first:last])
             if part is None:
                 return
             cuts.append(Cut(stream, first, last, part))
         self.panels, self._cuts = None, cuts
+
+    @property
+    def copies(self) -> list[Panels]:
+        """What there is beside the weight."""
+        return [self.panels] if self.panels is not None else [cut.panels for cut in self._cuts]
 
     def is_cut(self, rows: int) -> bool:
         """Whether so many rows are multiplied by inputs that were cut, see ``sum_of``."""
@@ -276,6 +283,17 @@ def quicken(model: Any, lanes: Lanes, *, tiles: bool, panels: bool = False, bar:
     if len(lanes.streams) > 1:
         blas.set_threads(1)
     found = exchange(model, SKINNY)
-    for module in found:
-        module.skinny = SkinnyWeight(module["weight"], lanes, tiles=tiles, panels=panels, bar=bar)
+    for number, module in enumerate(found):
+        with mx.stream(lanes.streams[number % len(lanes.streams)]):  # copies are made in turn
+            module.skinny = SkinnyWeight(
+                module["weight"], lanes, tiles=tiles, panels=panels, bar=bar
+            )
     return len(found)
+
+
+def copy_panels(model: Any) -> None:
+    """Make all copies of weights, a few at a time, on all lanes."""
+    modules = [module for module in model.modules() if type(module) in SKINNY.values()]
+    copies = [panels.values for module in modules for panels in module.skinny.copies]
+    for first in range(0, len(copies), AT_A_TIME):
+        mx.eval(copies[first : first + AT_A_TIME])

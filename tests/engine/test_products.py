@@ -105,6 +105,18 @@ def test_panels_are_copies_of_large_float32_weights_where_memory_is_plenty(monke
     assert not products.panels_fit(layer)
 
 
+def test_all_panels_are_made_at_once_on_the_lanes_in_turn() -> None:
+    model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(3)], nn.Linear(8, 8))
+    lanes = Lanes.make(2)
+    assert quicken(model, lanes, tiles=True, panels=True) == 4
+    copies = [layer.skinny.copies for layer in model.layers]
+    assert [len(each) for each in copies] == [1, 1, 1, 0]
+    mx.eval(model.parameters())
+    before = mx.get_active_memory()
+    products.copy_panels(model)
+    assert mx.get_active_memory() - before == 3 * 1024 * 1024 * 4
+
+
 @pytest.mark.parametrize("rows", [8, 200])
 def test_alone_a_product_stays_on_one_lane(rows) -> None:
     lanes = Lanes.make(2)
