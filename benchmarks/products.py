@@ -11,6 +11,7 @@ line a shape and number of rows: milliseconds, the best and the median of the tu
 import argparse
 import json
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from statistics import median
 
@@ -51,7 +52,7 @@ def main() -> None:
         for rows in ROWS:
             x = mx.random.normal((rows, inputs))
             mx.eval(x)
-            ways = {
+            ways: dict[str, list[Callable[[mx.array], mx.array]]] = {
                 f"x @ W.T, {threads} threads": [lambda x, w=w: x @ w.T for w in weights],
                 f"W @ x.T, {threads} threads": [lambda x, w=w: (w @ x.T).T for w in weights],
                 **{way: [w.product for w in skinny] for way, skinny in tiled.items()},
