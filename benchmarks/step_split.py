@@ -1,8 +1,8 @@
 """Where a decode round's time goes: milliseconds of each phase, and the share beside the device.
 
 So many rows decode together, their prompts are over. ``build`` is the arrays and the graph of
-operations. The demo model's layers run while the next are built (on a CPU), so there it is nearly
-everything and says little. One line a run.
+operations. The demo model's layers run while the next are built (on a CPU): what the host then
+waits for is the device's. One line a run.
 
     python -m benchmarks.step_split --shape dense-0.6b --rows 8
 """

@@ -1,6 +1,7 @@
 """Which layers an engine is made of: portable ones in MLX operations, or a device's own kernels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import mlx.core as mx
@@ -13,6 +14,8 @@ from .pages import PageShape
 from .recurrence.delta_layer import DeltaLayer, slot_layout
 from .recurrence.forms import RecurrenceForm
 from .slots import SlotArray
+
+Waiting = Callable[[], AbstractContextManager[None]]
 
 
 class Backend:
@@ -70,6 +73,9 @@ class Backend:
     def compile_body(self, run: RunBody, layers: Sequence[Layer]) -> RunBody:
         """Return what runs a model's body over caches of ``layers``: ``run``, or what is faster."""
         return run
+
+    def charge_waiting(self, waiting: Waiting) -> None:
+        """Do within ``waiting()`` what of a forward pass waits for the device while it is built."""
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
         """What a slot keeps of the gated-delta ``module``."""

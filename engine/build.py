@@ -116,6 +116,7 @@ def build_parts(
     if drafter is not None:
         drafter.in_order = in_order
     executor = Executor(forward, store, options.block_size, drafter, in_order=in_order)
+    ready.backend.charge_waiting(lambda: executor.phases.during("device"))
     config = _scheduler_config(
         options,
         loaded,

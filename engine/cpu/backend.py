@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..backend import Backend
+from ..backend import Backend, Waiting
 from ..forward import RunBody
 from ..layers import Layer
 from ..recurrence.forms import RecurrenceForm
@@ -53,6 +53,9 @@ class CpuBackend(Backend):
 
     def compile_body(self, run: RunBody, layers: Sequence[Layer]) -> RunBody:
         return self.early.around(run)
+
+    def charge_waiting(self, waiting: Waiting) -> None:
+        self.early.waiting = waiting
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
         return deferred_layout(module, max_drafts, dtype)

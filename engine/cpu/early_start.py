@@ -5,10 +5,12 @@ step as the device to run it, so the two should not take turns.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import mlx.core as mx
 
+from ..backend import Waiting
 from ..forward import RunBody
 
 
@@ -17,6 +19,8 @@ class EarlyStart:
 
     def __init__(self) -> None:
         self._is_running = False
+        # MLX takes a few operations ahead of the device, then lets the host wait.
+        self.waiting: Waiting = nullcontext
 
     def bind(self, layers: Sequence[Any]) -> None:
         """Give each of a model's ``layers``, one after the other, a class that starts it."""
@@ -43,7 +47,8 @@ class EarlyStart:
         def call(layer: Any, *args: Any, **choices: Any) -> Any:
             output = kind.__call__(layer, *args, **choices)
             if self._is_running and isinstance(output, mx.array):
-                mx.async_eval(output)
+                with self.waiting():
+                    mx.async_eval(output)
             return output
 
         return type(f"Starting{kind.__name__}", (kind,), {"__call__": call})

@@ -12,6 +12,7 @@ from engine.cpu.early_start import EarlyStart
 from engine.engine import Engine
 from engine.loading import load
 from engine.options import EngineOptions
+from engine.phases import Phases
 from engine.sampling_params import SamplingParams
 
 
@@ -39,6 +40,28 @@ def test_each_layer_starts_as_it_is_built_while_the_engine_runs_them(started) ->
     assert mx.array_equal(run(x, []), expected)
     assert [array.shape for array in started] == [(2, 4)] * 3
     assert mx.array_equal(started[-1], expected)
+
+
+def test_what_is_waited_for_meanwhile_is_the_device_s(monkeypatch) -> None:
+    now = [0.0]
+    phases = Phases(lambda: now[0])
+
+    def pass_time(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(early_start.mx, "async_eval", lambda array: pass_time(5))
+    layers = [nn.Linear(4, 4)]
+    early = EarlyStart()
+    early.bind(layers)
+    early.waiting = lambda: phases.during("device")
+
+    def run(tokens: mx.array, caches: list[Any]) -> mx.array:
+        pass_time(1)
+        return run_through(layers, tokens)
+
+    with phases.during("build"):
+        early.around(run)(mx.zeros((1, 4)), [])
+    assert (phases.seconds.build_seconds, phases.seconds.device_seconds) == (1, 5)
 
 
 def test_nothing_starts_where_somebody_else_calls_the_model_or_a_run_has_failed(started) -> None:
