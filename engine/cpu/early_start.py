@@ -4,7 +4,7 @@ MLX runs nothing before it is asked to. Of a small model the host needs about as
 step as the device to run it, so the two should not take turns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -47,8 +47,9 @@ class EarlyStart:
         def call(layer: Any, *args: Any, **choices: Any) -> Any:
             output = kind.__call__(layer, *args, **choices)
             if self._is_running and isinstance(output, mx.array):
+                start: Callable[..., None] = mx.async_eval  # mlx does not type it
                 with self.waiting():
-                    mx.async_eval(output)
+                    start(output)
             return output
 
         return type(f"Starting{kind.__name__}", (kind,), {"__call__": call})
