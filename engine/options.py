@@ -29,7 +29,7 @@ class EngineOptions:
     GPU), or auto: the fastest that the device and mode have.
     async_scheduling: launch the next round's rows, as far as they are certain, before this round's
     tokens have been read, so that the device never waits for the host; None: where all kernels run
-    in the order of their launches (backend cuda). With a drafter nothing is launched ahead.
+    in the order of their launches (backend cuda). A round with drafts is launched by itself.
     prefix_cache: share computed prefixes. max_checkpoint_bytes: memory for kept recurrent states.
     check: verify every scheduler invariant at every event (slow).
     """
