@@ -21,6 +21,7 @@ from .store import Method, Store
 from .view import BatchView
 
 LENGTHS = (5, 21, 38)
+FURTHER = 2.0  # times what mlx-lm's own two ways lie apart, ours may lie from one of them
 
 
 class Probe:
@@ -113,14 +114,16 @@ def check_model(probe: Probe, dtype: mx.Dtype) -> None:
     """Raise ModelError unless the model agrees, up to rounding, with mlx-lm's own forward.
 
     A model whose rounding goes far, as random weights do, says so by itself: mlx-lm's own two ways
-    of reading a prompt then lie as far apart.
+    of reading a prompt then lie as far apart, or half as far where ours is the unluckier one.
     """
     limit = 1e-3 if dtype == mx.float32 else 0.1
     together = probe.run(2 * probe.block_size, range(len(LENGTHS)))
     for number, logits in enumerate(together):
         reference = probe.reference(number)
         scale, difference = _largest(reference), _largest(logits - reference)
-        if not difference <= limit * max(scale, 1.0):
+        if difference <= limit * max(scale, 1.0):
+            continue
+        if not difference <= FURTHER * probe.spread(number):
             raise ModelError(
                 "this model does not run over pages as it does over mlx-lm's own caches: logits "
                 f"of a {LENGTHS[number]}-token prompt differ by {difference:.3g} (of {scale:.3g})"
