@@ -126,7 +126,6 @@ __device__ void run_chunks(
     load_u(0);
   }
   commit_copies();
-  keep_inputs(all, row, number, head);  // while the first terms are on their way
   ChunkState<S> state;
   if (row.fresh) {
 #pragma unroll
@@ -266,4 +265,5 @@ __device__ void run_chunks(
     bounds = next;
   }
   state.store(all.pools.state(row.target, head));
+  keep_inputs(all, row, number, head);
 }
