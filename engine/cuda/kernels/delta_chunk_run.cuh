@@ -257,8 +257,8 @@ __device__ void run_chunks(
       for (int j = 0; j < S::DV / 64; j++) {
         const float2 z = __bfloat1622float2(gate[i][j]);
         const __nv_bfloat162 gated = __floats2bfloat162_rn(
-            x[i][j].x * factor * weight[2 * j] * quick_silu(z.x),
-            x[i][j].y * factor * weight[2 * j + 1] * quick_silu(z.y));
+            x[i][j].x * factor * weight[2 * j] * __fdividef(z.x, 1.f + __expf(-z.x)),
+            x[i][j].y * factor * weight[2 * j + 1] * __fdividef(z.y, 1.f + __expf(-z.y)));
         if (t < bounds.end) *reinterpret_cast<__nv_bfloat162*>(to + 64 * j) = gated;
       }
     }

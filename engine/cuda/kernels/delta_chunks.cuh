@@ -33,16 +33,6 @@ __device__ __forceinline__ void store_matrices_transposed(void* row, const unsig
                : "memory");
 }
 
-__device__ __forceinline__ float quick_power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float quick_silu(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.f + quick_power_of_two(-1.44269504f * x)));
-  return x * y;
-}
 __device__ __forceinline__ unsigned packed_halves(float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const unsigned*>(&pair);
@@ -99,19 +89,18 @@ struct ChunkRoom {  // of a block that prepares a chunk, in shared memory
   __half lower[CHUNK * SCORES];             // -L
   __half inverse[PARTS * 16 * INVERSE];     // of 1 + L in its diagonal's 16 x 16, less 1
   float diagonal[PARTS * 16 * 16];          // L there
-  float decay[CHUNK];                       // log g, then log2 c
+  float decay[CHUNK];                       // log c
   float beta[CHUNK], beta_decay[CHUNK];     // beta; beta c
 };
 
-// q, k and v of a chunk's tokens, and whatever is finite after them, for beta is zero there. A thread has
-// two channels of sixteen tokens.
+// q, k and v of a chunk's tokens, zeros after them. A thread has two channels of sixteen tokens.
 template <typename S>
 __device__ __forceinline__ void convolve_chunk(
     const DeltaPrompt<S>& all, const DeltaRow& row, const ChunkBounds& bounds, int number, int head,
     ChunkRoom<S>& room) {
   using T = typename S::T;
   constexpr int PAIRS = S::CHANNELS / 2;
-  const __half2 highest = __float2half2_rn(65504.f);
+  constexpr float HIGHEST = 65504.f;
   const T* history = all.pools.history(row.source, head) + row.fold * S::CHANNELS;
   for (int i = threadIdx.x; i < PAIRS * PARTS; i += blockDim.x) {
     const int c = 2 * (i % PAIRS), first = bounds.begin + i / PAIRS * 16;
@@ -142,15 +131,18 @@ __device__ __forceinline__ void convolve_chunk(
 #pragma unroll
     for (int j = 0; j < 16; j++) {
       float2 y = make_float2(0.f, 0.f);
+      if (first + j < bounds.end) {
 #pragma unroll
-      for (int tap = 0; tap < S::TAPS; tap++) {
-        const float2 pair = __bfloat1622float2(x[j + tap]);
-        y.x = fmaf(weight[0][tap], pair.x, y.x);
-        y.y = fmaf(weight[1][tap], pair.y, y.y);
+        for (int tap = 0; tap < S::TAPS; tap++) {
+          const float2 pair = __bfloat1622float2(x[j + tap]);
+          y.x = fmaf(weight[0][tap], pair.x, y.x);
+          y.y = fmaf(weight[1][tap], pair.y, y.y);
+        }
+        y.x = fminf(__fdividef(y.x, 1.f + __expf(-y.x)), HIGHEST);  // silu
+        y.y = fminf(__fdividef(y.y, 1.f + __expf(-y.y)), HIGHEST);
       }
-      const __half2 active = __floats2half2_rn(quick_silu(y.x), quick_silu(y.y));
       *reinterpret_cast<__half2*>(into + (first - bounds.begin + j) * pitch) =
-          __hmin2(active, highest);  // not infinite
+          __floats2half2_rn(y.x, y.y);
     }
   }
 }
@@ -187,7 +179,7 @@ __device__ __forceinline__ void multiply_keys(ChunkRoom<S>& room, __half* scores
       for (int e = 0; e < 2; e++) {
         const bool is_lower = is_query ? j + e <= i : j + e < i;
         const float sum = sums[n][2 * half + e] * (is_query ? 1.f : room.beta[i]);
-        value[e] = is_lower ? sum * quick_power_of_two(room.decay[i] - room.decay[j + e]) : 0.f;
+        value[e] = is_lower ? sum * __expf(room.decay[i] - room.decay[j + e]) : 0.f;
       }
       if (is_query) {
         *reinterpret_cast<unsigned*>(scores + i * CHUNK + j) = packed_halves(value[0], value[1]);
@@ -343,7 +335,7 @@ __device__ void prepare_chunk(const DeltaPrompt<S>& all, const ChunkTerms<S>& to
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       const int t = 2 * lane + e;
-      room.decay[t] = sums[e] * 1.44269504f;
+      room.decay[t] = sums[e];
       room.beta_decay[t] = room.beta[t] * expf(sums[e]);
       to.factors[here * 2 * CHUNK + t] = expf(sums[e]);
       to.factors[here * 2 * CHUNK + CHUNK + t] = expf(last - sums[e]);
