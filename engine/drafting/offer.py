@@ -37,8 +37,8 @@ class Offer:
 
     def fits(self, row: Row) -> bool:
         """Whether there are as many drafts as ``row`` may carry, for where it starts."""
-        seq_id = row.seq_id
-        return self._starts.get(seq_id) == row.start and self.counts[seq_id] >= row.num_drafts
+        stands = self._starts.get(row.seq_id) == row.start
+        return stands and self.counts.get(row.seq_id, 0) >= row.num_drafts
 
     def tokens(self, seq_ids: Sequence[int]) -> mx.array:
         """Return the drafts of ``seq_ids``, (rows, most), padded with anything.

@@ -9,6 +9,7 @@ from forced import Forced, parts_of
 
 from engine.drafting.chain import Chain
 from engine.drafting.mtp_drafter import _chained_after
+from engine.drafting.offer import Offer
 from engine.engine import Engine
 from engine.sampling_params import SamplingParams
 from scheduler.round import Row
@@ -139,3 +140,26 @@ def test_chains_that_leave_their_row_s_blocks_write_to_blocks_of_their_own() -> 
     assert all(parts.memory.num_blocks <= block < pages.num_blocks for block in lent)
     most = parts.options.max_rows * -(-2 * parts.options.max_drafts // 4)
     assert len(drafter.spare) == most == pages.num_blocks - parts.memory.num_blocks
+
+
+def test_an_offer_fits_rows_that_start_where_it_was_made_for_and_draft_no_more() -> None:
+    chain = Chain()
+    chain.add(mx.array([5, 6]))
+    chain.add(mx.array([7]))
+    offer = Offer([4, 9], chain, [2, 1])
+    for seq_id, start in ((4, 20), (9, 30), (1, 40)):
+        offer.stand(seq_id, start)
+
+    def fits(seq_id: int, start: int, num_drafts: int) -> bool:
+        return offer.fits(Row(seq_id, (1,), start, (1, 2, 3), num_drafts=num_drafts))
+
+    assert fits(4, 20, 2)
+    assert fits(4, 20, 1)
+    assert not fits(4, 20, 3)
+    assert not fits(4, 21, 2)
+    assert not fits(9, 30, 2)
+    assert not fits(1, 40, 1)  # another batch's
+    assert not fits(7, 20, 1)
+    assert offer.tokens([9, 4])[:, 0].tolist() == [6, 5]
+    assert offer.tokens([4, 9])[0].tolist() == [5, 7]
+    assert offer.read() == {4: (5, 7), 9: (6,)}
