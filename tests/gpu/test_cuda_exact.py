@@ -51,6 +51,20 @@ def test_answers_are_bitwise_those_of_each_prompt_alone(options, alone) -> None:
         assert said(engine, first_prompts(8), params) == wanted  # and again, from the prefix cache
 
 
+def test_drafts_begun_before_their_round_is_known_are_as_good_as_others() -> None:
+    counts = []
+    for ahead in (False, True):
+        engine = Engine.load("demo", speculate=3, async_scheduling=ahead, **OPTIONS)
+        for params in PARAMS:
+            said(engine, first_prompts(8), params)
+        stats = engine.stats()
+        assert stats.scheduler.failures == 0
+        counts.append((stats.drafted_by_position, stats.accepted_by_position))
+    print(counts)
+
+    assert counts[0] == counts[1]
+
+
 def test_what_no_kernel_takes_is_refused_with_the_cause() -> None:
     with pytest.raises(ModelError, match="exact=True cannot hold here: no kernel takes"):
         build("demo-draft", **OPTIONS)
