@@ -6,13 +6,17 @@ holds the arrays (whole-row slice updates are ten times faster than a scatter on
 what was computed from a pool before writing to it, or the pool is copied whole.
 
 Rows that decode round after round stay *resident*: what a round computed for them is the next
-round's input as it is, and goes to the pool only when somebody else asks for a slot of theirs.
+round's input as it is. A row that leaves stays behind; most that do have ended, and nobody is going
+to ask for them. Only what has stayed behind for long goes to the pool.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import mlx.core as mx
+
+MOST_RESIDENT = 12  # pieces of one array that are not in the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,13 @@ class Resident:
             return self.rows
         return mx.take(self.rows, mx.array(order), axis=0)
 
+    def without(self, slots: Collection[int]) -> "Resident | None":
+        """What stays of it when ``slots`` are another's; None if nothing does."""
+        if self.places.keys().isdisjoint(slots):
+            return self
+        places = {slot: row for slot, row in self.places.items() if slot not in slots}
+        return Resident(places, self.rows) if places else None
+
 
 class Slots:
     """The slots of one layer."""
@@ -71,21 +82,24 @@ class Slots:
 
         Where the leading extent of what was written last is fewer, that may be all of it.
         """
-        resident = self.make_ready(name, slots)
-        if resident is not None:
-            return resident.read(slots)
-        return mx.take(self._pools[name], mx.array(list(slots)), axis=0)
+        self.make_ready(name, slots)
+        found = {slot: one for one in self._resident[name] for slot in slots if slot in one.places}
+        parts = [
+            mx.take(self._pools[name], mx.array(part), axis=0) if one is None else one.read(part)
+            for one, part in ((one, list(part)) for one, part in groupby(slots, found.get))
+        ]
+        return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
-    def make_ready(self, name: str, slots: Sequence[int]) -> Resident | None:
-        """Return what ``slots`` are read from if they are resident together, else settle them.
+    def make_ready(self, name: str, slots: Sequence[int]) -> None:
+        """Let ``slots`` be read without writing to the pool: rows that cannot be joined go there.
 
         Before several are read, each is made ready: no pool may be written while one is read.
         """
-        for resident in self._resident[name]:
-            if all(slot in resident.places for slot in slots):
-                return resident
-        self._settle(name, slots)
-        return None
+        asked = [one for one in self._resident[name] if not one.places.keys().isdisjoint(slots)]
+        if len(asked) > 1 or (asked and not asked[0].places.keys() >= set(slots)):
+            whole = self._pools[name].shape[1:]
+            if any(resident.rows.shape[1:] != whole for resident in asked):
+                self._settle(name, slots)
 
     def write(
         self, name: str, slots: Sequence[int], rows: mx.array, *, stays: bool = False
@@ -94,13 +108,15 @@ class Slots:
 
         ``stays``: these very slots are likely to be read next, so the rows stay resident.
         """
-        stays = stays and len(set(slots)) == len(slots)
-        self._settle(name, slots, replaced=slots if stays else ())
-        if stays:
-            places = {slot: row for row, slot in enumerate(slots)}
-            self._resident[name].append(Resident(places, rows))
-        else:
+        if not stays or len(set(slots)) < len(slots):
+            self._settle(name, slots)
             self._put(name, slots, rows)
+            return
+        stay = [left for one in self._resident[name] if (left := one.without(slots)) is not None]
+        stay.append(Resident({slot: row for row, slot in enumerate(slots)}, rows))
+        self._resident[name] = stay
+        if len(stay) > MOST_RESIDENT:
+            self._settle(name, list(stay[0].places))
 
     def copy(self, source: int, target: int) -> None:
         """Copy everything that ``source`` keeps onto ``target``."""

@@ -1,8 +1,9 @@
 """How long rounds take, by number of rows and depth of drafts, relative to plain rounds.
 
 What was measured counts as it is. Between and beyond measured depths times go in straight lines;
-from one number of rows to another the surcharge of drafts carries over; and where nothing was ever
-measured a surcharge is assumed that grows with the rows, for a full batch has nothing to spare.
+from one number of rows to a similar one the surcharge of drafts carries over, and from any number
+to fewer rows, where it is somewhat less, for a full batch has nothing to spare. Where nothing was
+ever measured a surcharge is assumed that grows with the rows.
 """
 
 from collections import deque
@@ -15,10 +16,11 @@ ENOUGH = 3  # times before a depth counts as measured
 MOMENT = 32  # rounds within which times may be compared
 CAUTION = 0.3  # of a surcharge is added to it, over the root of the number of samples
 OUTDATED = 1.5  # ratios so many times the newest ones are forgotten
+SPARED = 0.3  # of a surcharge, where hardly any of the rows are left for which it is known
 SIMILAR = 2.0  # times as many rows at most: what is known of those is taken over
-FIRST_DRAFT = 0.3  # of the first draft's surcharge is for drafting at all, however deep
+FIRST_DRAFT = 0.4  # of the first draft's surcharge is for drafting at all, however deep
 ASSUMED, ASSUMED_PER_ROW, MOST_ASSUMED = 0.25, 1 / 32, 1.0  # of a plain round, for each draft
-DOUBT_MEASURED, DOUBT_ASSUMED = 0.7, 0.4  # of a guessed surcharge: it may be as little
+DOUBT_MEASURED, DOUBT_FAR, DOUBT_ASSUMED = 0.7, 0.4, 0.4  # of a guessed surcharge: maybe so little
 
 
 class Guess(NamedTuple):
@@ -28,6 +30,7 @@ class Guess(NamedTuple):
     least: float
     measured: bool  # with so many rows and at this depth
     trusted: bool  # measured, or concluded from measurements
+    far: bool = False  # those were of many more rows: it is likely to be less
 
 
 @dataclass(slots=True)
@@ -41,21 +44,35 @@ class Cell:
     recent: dict[int, deque[tuple[int, float]]] = field(default_factory=dict)  # (round, seconds)
     compared: dict[int, deque[float]] = field(default_factory=dict)  # over a plain round's time
     left_over: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    _waiting: dict[int, deque[tuple[int, float]]] = field(default_factory=dict)  # for plain rounds
     _ratios: dict[int, float] | None = None  # until something is added
 
     def add(self, depth: int, seconds: float) -> None:
-        """Keep a time, and compare it with what it can be compared with."""
+        """Keep a time, and compare it with those of the same moment.
+
+        With plain rounds, or the next ones if there are none; where little is known of a depth,
+        with another that is known.
+        """
         self._ratios = None
         self.recent.setdefault(depth, deque(maxlen=SAMPLES)).append((self.rounds, seconds))
         if depth:
-            plain = self.lately(0)
-            if plain is not None:
-                self._compare(depth, seconds / plain)
-        else:
-            plain = self.lately(0)
-            for other in self.recent:
-                if other and plain and (time := self.lately(other)) is not None:
-                    self._compare(other, time / plain)
+            self._waiting.setdefault(depth, deque(maxlen=ENOUGH)).append((self.rounds, seconds))
+        if (plain := self.lately(0)) is not None:
+            for waiting in self._waiting:
+                self._compare_waiting(waiting, 1 / plain)
+        elif len(self.compared.get(depth, ())) < ENOUGH:
+            for other, ratios in tuple(self.compared.items()):
+                time = self.lately(other)
+                if other != depth and len(ratios) >= ENOUGH and time is not None:
+                    self._compare_waiting(depth, median(ratios) / time)
+
+    def _compare_waiting(self, depth: int, scale: float) -> None:
+        """Keep what times of this moment are in plain rounds."""
+        times = self._waiting.get(depth, deque())
+        while times:
+            at, seconds = times.popleft()
+            if at > self.rounds - MOMENT:
+                self._compare(depth, seconds * scale)
 
     def add_after_drafts(self, seconds: float) -> None:
         """Keep what a plain round takes that does work which drafts have left."""
@@ -123,10 +140,15 @@ class RoundTimes:
         cell.add_after_drafts(seconds / num_rows)
 
     def plain_seconds(self, num_rows: int) -> float | None:
-        """What a plain round takes; None while nothing at all is known of so many rows."""
+        """What a plain round takes; None while nothing at all is known of so many rows.
+
+        Of fewer rows than any that are known it takes no more than of those.
+        """
         plain = self.cell(num_rows).plain()
-        if plain is None and (similar := self._similar(num_rows)) is not None:
-            plain = similar.plain()
+        if plain is None and (known := self._nearest(num_rows, knows_drafts=False)) is not None:
+            other, cell = known
+            plain = cell.plain()
+            num_rows = other if other > SIMILAR * num_rows else num_rows
         return None if plain is None else plain * num_rows
 
     def guess(self, num_rows: int, depth: int) -> Guess:
@@ -136,29 +158,38 @@ class RoundTimes:
             return Guess(ratios[depth], ratios[depth], measured=True, trusted=True)
         if depth == 0:
             return Guess(1.0, 1.0, measured=False, trusted=True)
-        similar = self._similar(num_rows)
-        others = {} if similar is None else similar.ratios()
+        known = self._nearest(num_rows, knows_drafts=True)
+        others = {} if known is None else known[1].ratios()
+        is_far = len(ratios) < 2 and known is not None and known[0] > SIMILAR * num_rows
         if depth in others:
-            ratio = 1 + _scale(ratios, others) * (others[depth] - 1)
+            assert known is not None
+            scale = _scale(ratios, others)
+            if scale is None:
+                scale = 1 - SPARED * max(0.0, 1 - alike(num_rows) / known[0])
+            ratio = 1 + scale * (others[depth] - 1)
         elif max(len(ratios), len(others)) > 1:
             ratio = _along(ratios if len(ratios) > 1 else others, depth)
         else:
             price = min(MOST_ASSUMED, ASSUMED + ASSUMED_PER_ROW * num_rows) * depth
             return Guess(1 + price, 1 + DOUBT_ASSUMED * price, measured=False, trusted=False)
-        least = 1 + DOUBT_MEASURED * (ratio - 1)
-        return Guess(ratio, least, measured=False, trusted=depth in others)
+        least = 1 + (DOUBT_FAR if is_far else DOUBT_MEASURED) * (ratio - 1)
+        return Guess(ratio, least, measured=False, trusted=depth in others, far=is_far)
 
-    def _similar(self, num_rows: int) -> Cell | None:
-        """The nearest number of rows whose plain rounds are known, with those that have drafts."""
+    def _nearest(self, num_rows: int, *, knows_drafts: bool) -> tuple[int, Cell] | None:
+        """The number of rows from which others are taken over, and what is known of it.
+
+        That is a similar number, or the nearest larger one.
+        """
         size = alike(num_rows)
         others = [
-            (len(cell.ratios()) < 2, max(size, other) / min(size, other), other)
+            (max(size, other) / min(size, other), other)
             for other, cell in self._cells.items()
             if other != size
+            and size <= SIMILAR * other
             and cell.plain() is not None
-            and max(size, other) <= SIMILAR * min(size, other)
+            and (len(cell.ratios()) > 1 or not knows_drafts)
         ]
-        return self._cells[min(others)[2]] if others else None
+        return (found := min(others)[1], self._cells[found]) if others else None
 
 
 def _rising(ratios: dict[int, float]) -> dict[int, float]:
@@ -172,11 +203,11 @@ def _rising(ratios: dict[int, float]) -> dict[int, float]:
     return dict(zip(ratios, means, strict=True))
 
 
-def _scale(ratios: dict[int, float], others: dict[int, float]) -> float:
+def _scale(ratios: dict[int, float], others: dict[int, float]) -> float | None:
     """How much dearer drafts are than with ``others``, by the depths that both know."""
     shared = [d for d in ratios if d and others.get(d, 0.0) > 1.0]
     if not shared:
-        return 1.0
+        return None
     return max(0.0, median((ratios[d] - 1) / (others[d] - 1) for d in shared))
 
 

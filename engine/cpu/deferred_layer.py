@@ -2,19 +2,22 @@
 
 Rows that decode together form a *group*: their states as last written, and the tokens since as
 records (see ``recurrence.deferred``). Each round adds its window's records; a fold writes the
-states every FOLD_AT records. A group's arrays are newer than the slots': when somebody else wants a
-slot of theirs, or other rows come together, they are settled there. Prompt chunks run from folded
-states. The rows of larger batches are divided among the lanes.
+states every FOLD_AT records. A group's arrays are newer than the slots'. Where other rows come
+together they are joined from their groups. A row that leaves stays behind, for it has probably
+ended; it is settled in its slot when somebody copies that, or when many have. Prompt chunks run
+from folded states. The rows of larger batches are divided among the lanes.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
+from ..batch import Int32s
 from ..layers import Layer
-from ..recurrence.deferred import Records, no_records
+from ..recurrence.deferred import Records, join, no_records
 from ..recurrence.delta_layer import WINDOW, state_layout
 from ..recurrence.rows import RecurrentRows
 from ..recurrence.windows import DividedWindow, WindowPart
@@ -26,7 +29,7 @@ from .open_rows import OpenChunks, OpenRecords, OpenRows
 from .products import pays_apart
 
 LANE_VALUES = 1 << 18  # of the states, for each token: from here on dividing the rows is worth it
-SPARE_GROUPS = 4  # groups beyond one a lane; more are of rows that have ended, and are settled
+SPARE_GROUPS = 8  # groups beyond one a lane; more are of rows that have ended, and are settled
 
 
 class DeferredLayer(Layer):
@@ -46,6 +49,7 @@ class DeferredLayer(Layer):
         self.max_drafts = max_drafts
         self.lanes = lanes
         self.groups: list[Group] = []
+        self._to_evaluate: list[mx.array] = []  # rows that stay, apart from those that left
 
     def open(self, view: BatchView) -> DividedWindow:
         divided = [(stream, view.part(numbers), numbers) for stream, numbers in self._divide(view)]
@@ -65,7 +69,8 @@ class DeferredLayer(Layer):
             window.store()
         for group in self.groups[: -(len(self.lanes.streams) + SPARE_GROUPS)]:
             self.settle(group.slots)
-        return self.slots.arrays
+        moved, self._to_evaluate = self._to_evaluate, []
+        return self.slots.arrays + moved
 
     def copy_slot(self, source: int, target: int) -> list[mx.array]:
         self.settle([source, target])
@@ -74,7 +79,7 @@ class DeferredLayer(Layer):
 
     def lend_slots(self, pairs: Mapping[int, int]) -> list[mx.array]:
         targets = list(pairs.values())
-        self.settle(targets, replaced=targets)
+        self.leave(targets)
         left = dict(pairs)
         for group in list(self.groups):
             mine = [slot for slot in group.slots if slot in left]
@@ -93,31 +98,53 @@ class DeferredLayer(Layer):
 
     def take(self, rows: RecurrentRows) -> tuple[mx.array, Records]:
         """States and records before the windows of ``rows``: a group's, or the slots'."""
-        group = self._group_of(rows)
-        if group is not None:
-            mine = group if group.slots == rows.slots else group.rows(rows.slots)
-            return mine.state, mine.accepted(rows.folds)
-        state = self.slots.read("state", rows.slots)
+        places = {slot: group for group in self.groups for slot in group.slots}
+        states, records = [], []
+        first = 0
+        for group, part in groupby(rows.slots, places.get):
+            slots = list(part)
+            folds = rows.folds[first : (first := first + len(slots))]
+            if group is None:
+                state, made = self._read(slots, folds)
+            else:
+                mine = group if group.slots == slots else group.rows(slots)
+                state, made = mine.state, mine.accepted(folds)
+            states.append(state)
+            records.append(made)
+        state = states[0] if len(states) == 1 else mx.concatenate(states)
         if rows.fresh is not None:
             state = mx.where(rows.fresh[:, None, None, None], 0, state)
-        count = int(rows.folds.max())
-        if not count:
-            return state, no_records(state, self.key_heads)
-        k, u, log = (self.slots.read(name, rows.slots)[:, :, :count] for name in ("k", "u", "log"))
-        return state, Records(k, u, log, np.arange(count) < rows.folds[:, None])
+        return state, join(records)
 
-    def settle(self, slots: Sequence[int] | None = None, replaced: Sequence[int] = ()) -> None:
-        """Write to the slots what is newer in groups that have one of ``slots``, or in all.
-
-        But for the rows of slots that are ``replaced`` at once.
-        """
+    def settle(self, slots: Sequence[int] | None = None) -> None:
+        """Write to the slots what is newer in groups that have one of ``slots``, or in all."""
         for group in list(self.groups):
             if slots is not None and set(group.slots).isdisjoint(slots):
                 continue
-            left = [slot for slot in group.slots if slot not in replaced and slot != NOBODY]
+            left = [slot for slot in group.slots if slot != NOBODY]
             if left:
                 self._put(group if left == group.slots else group.rows(left))
             self.groups.remove(group)  # now that the slots hold it
+
+    def leave(self, slots: Sequence[int]) -> None:
+        """What groups hold of ``slots`` is nobody's any more. Few rows that stay lie apart then."""
+        groups: list[Group] = []
+        for group in self.groups:
+            left = group.without(slots)
+            if left is not None and left.is_sparse:
+                left = left.rows([slot for slot in left.slots if slot != NOBODY])
+                self._to_evaluate += left.arrays
+            if left is not None:
+                groups.append(left)
+        self.groups = groups
+
+    def _read(self, slots: Sequence[int], folds: Int32s) -> tuple[mx.array, Records]:
+        """States and records of ``slots`` that are in no group."""
+        state, count = self.slots.read("state", slots), int(folds.max())
+        if not count:
+            return state, no_records(state, self.key_heads)
+        k, u, log = (self.slots.read(name, slots)[:, :, :count] for name in ("k", "u", "log"))
+        return state, Records(k, u, log, np.arange(count) < folds[:, None])
 
     def _put(self, group: Group) -> None:
         arrays = group.settled(self.max_drafts)
@@ -127,22 +154,10 @@ class DeferredLayer(Layer):
         mx.eval(self.slots.arrays)
 
     def _make_ready(self, parts: Sequence[RecurrentRows]) -> None:
-        """Settle all that the parts are going to read from the slots, before any of them does.
-
-        A pool that is written while a reading of it is held is copied whole. What slots of fresh
-        rows held is of nobody: it is let go.
-        """
-        fresh = [row.slot for rows in parts for row in rows.rows if row.start == 0]
-        self.groups = [kept for group in self.groups if (kept := group.without(fresh)) is not None]
+        """Let go what slots of fresh rows held, and let no part's reading write to a pool."""
+        self.leave([row.slot or 0 for rows in parts for row in rows.rows if row.start == 0])
         for rows in parts:
-            if self._group_of(rows) is None:
-                self.settle(rows.slots)
             self.slots.make_ready("history", rows.slots)
-
-    def _group_of(self, rows: RecurrentRows) -> Group | None:
-        """The group that all of ``rows`` are in."""
-        wanted = set(rows.slots)
-        return next((group for group in self.groups if wanted <= set(group.slots)), None)
 
     def _open_rows(self, rows: RecurrentRows) -> "OpenRows":
         if rows.width > WINDOW and not rows.has_drafts:

@@ -21,6 +21,16 @@ class Group:
     records: Records
     drafts: Int32s
 
+    @property
+    def arrays(self) -> list[mx.array]:
+        """All that it keeps on the device."""
+        return [self.state, self.records.k, self.records.u, self.records.log]
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether less than half of its rows are somebody's."""
+        return 2 * self.slots.count(NOBODY) > len(self.slots)
+
     def accepted(self, counts: Int32s) -> Records:
         """The records with the first ``counts`` of each row's drafts among those that count."""
         if not counts.any():

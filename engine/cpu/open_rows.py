@@ -127,16 +127,13 @@ class OpenRecords(OpenRows):
     def pending(self) -> list[mx.array]:
         """The group's arrays, and what is written to slots."""
         group, writes = self._keep()
-        records = group.records
-        arrays = [group.state, records.k, records.u, records.log]
-        return arrays + [array for _, _, array in writes]
+        return group.arrays + [array for _, _, array in writes]
 
     def store(self) -> None:
         """Make the rows a group, and write their captures."""
         layer, slots = self.layer, self.rows.slots
         group, writes = self._keep()
-        layer.settle(slots, replaced=slots)
-        layer.settle([slot for _, targets, _ in writes for slot in targets])
+        layer.leave([*slots, *(slot for _, targets, _ in writes for slot in targets)])
         layer.groups.append(group)
         for name, targets, array in writes:
             layer.slots.write(name, targets, array, stays=targets is slots)
@@ -193,9 +190,8 @@ class OpenChunks(OpenRows):
 
     def store(self) -> None:
         """Write states, histories and captures."""
-        slots, writes = self.rows.slots, self._keep()
-        self.layer.settle(slots, replaced=slots)
-        self.layer.settle([slot for _, targets, _ in writes for slot in targets])
+        writes = self._keep()
+        self.layer.leave([slot for _, targets, _ in writes for slot in targets])
         for name, targets, array in writes:
             self.layer.slots.write(name, targets, array)
 

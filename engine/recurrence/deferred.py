@@ -58,6 +58,18 @@ class Records:
             np.concatenate([self.valid, later.valid], axis=1),
         )
 
+    def widened(self, count: int) -> "Records":
+        """The same with ``count`` columns; those that are new do not count."""
+        more = count - self.count
+        if not more:
+            return self
+
+        def pad(array: mx.array) -> mx.array:
+            return mx.pad(array, [(0, 0), (0, 0), (0, more), (0, 0)][: array.ndim])
+
+        valid = np.pad(self.valid, [(0, 0), (0, more)])
+        return Records(pad(self.k), pad(self.u), pad(self.log), valid)
+
     def rows(self, index: Sequence[int]) -> "Records":
         """The records of rows ``index``."""
         which = mx.array(list(index))
@@ -82,6 +94,17 @@ class Records:
         if self.valid.all():
             return self.log
         return mx.where(mx.array(self.valid)[:, None], self.log, mx.inf)
+
+
+def join(parts: Sequence[Records]) -> Records:
+    """Records of other rows, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    wide = [part.widened(max(one.count for one in parts)) for part in parts]
+    k, u, log = (
+        mx.concatenate([getattr(part, name) for part in wide]) for name in ("k", "u", "log")
+    )
+    return Records(k, u, log, np.concatenate([part.valid for part in wide]))
 
 
 def no_records(state: mx.array, key_heads: int) -> Records:

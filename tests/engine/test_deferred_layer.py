@@ -191,6 +191,33 @@ def test_any_walk_leaves_what_the_loop_leaves(monkeypatch, seed, max_drafts, lan
     assert longest > 4  # records of several rounds came together
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_rows_leave_and_come_back_without_being_written_to_their_slots(monkeypatch, lanes) -> None:
+    monkeypatch.setattr(deferred_layer, "LANE_VALUES", 1)
+    module = make_module(2, 4, 32, 16, mx.float32)
+    pair = DeltaPair(module, CpuBackend(), mx.float32, 2, slots=[1, 2, 3, 4, 5])
+    layer = pair.layers[1]
+    assert isinstance(layer, DeferredLayer)
+    layer.lanes = Lanes.make(lanes)
+
+    def rounds(numbers: list[int], accepted: int = 0) -> None:
+        for _ in range(2):
+            for portable, ours in pair.run([Step(number, 1, accepted) for number in numbers]):
+                assert np.allclose(ours, portable, rtol=1e-3, atol=1e-4)
+            for number in numbers:
+                pair.accept(number, accepted)
+
+    begin = mx.array(layer.slots._pools["state"])
+    mx.eval(begin)
+    for numbers in ([0, 1, 2, 3, 4], [1, 2, 4], [1, 3], [0, 1, 2, 3, 4]):
+        rounds(numbers)
+        rounds(numbers, accepted=2)
+    assert mx.array_equal(layer.slots._pools["state"], begin)
+    for slot in range(1, 6):
+        portable, ours = pair.states([slot])
+        assert np.allclose(ours, portable, rtol=1e-3, atol=1e-4)
+
+
 def test_the_next_turn_of_a_conversation_hits_what_decoding_left() -> None:
     """Checkpoints made of records while decoding, on and off block boundaries, are true."""
     sizes = {"max_rows": 4, "num_blocks": 120, "max_context": 512, "max_checkpoint_bytes": 1 << 26}

@@ -3,7 +3,7 @@
 import mlx.core as mx
 import pytest
 
-from engine.slots import SlotArray, Slots
+from engine.slots import MOST_RESIDENT, SlotArray, Slots
 
 LAYOUT = {
     "state": SlotArray((2, 3), mx.float32),
@@ -176,3 +176,29 @@ def test_a_slot_that_is_lent_to_forgets_what_it_held() -> None:
 
     assert mx.all(slots.read("state", [4]) == 7)
     assert mx.all(slots.read("state", [5]) == 8)
+
+
+def test_rows_that_stay_behind_are_not_written_until_there_are_many_of_them() -> None:
+    slots = Slots(LAYOUT, 40)
+    everybody = list(range(1, 31))
+    slots.write("state", everybody, filled(7, 30), stays=True)
+    for left in range(29, 29 - MOST_RESIDENT + 1, -1):
+        slots.write("state", everybody[:left], filled(left, left), stays=True)
+    pool = slots._pools["state"]
+    mx.eval(pool)
+    assert not mx.any(pool), "all that has left stays behind"
+    slots.write("state", [1], filled(1, 1), stays=True)
+
+    assert slots._pools["state"][30, 0, 0].item() == 7
+    assert slots.read("state", [1, 30, 29, 28])[:, 0, 0].tolist() == [1, 7, 29, 28]
+
+
+def test_rows_are_joined_from_where_they_lie() -> None:
+    slots = Slots(LAYOUT, 8)
+    slots.write("state", [5], filled(5, 1))
+    slots.write("state", [1, 2, 3], filled(7, 3), stays=True)
+    slots.write("state", [4, 3], filled(8, 2), stays=True)
+    mx.eval(slots.arrays)
+
+    assert slots.read("state", [3, 1, 2, 5, 4])[:, 0, 0].tolist() == [8, 7, 7, 5, 8]
+    assert not mx.any(slots._pools["state"][1:5]), "reading writes nothing"

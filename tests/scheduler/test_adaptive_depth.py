@@ -5,11 +5,12 @@ from copy import deepcopy
 
 import pytest
 
-from scheduler.adaptive_depth import SHARE, START, AdaptiveDepth, Outcome, until_last
+from scheduler.adaptive_depth import AdaptiveDepth, Outcome, until_last
 from scheduler.depth import Found
 from scheduler.request import Request
 from scheduler.round import Round, Row, Verdict
 from scheduler.sequence import Group, Sequence
+from scheduler.trials import SHARE, START
 
 
 def row(seq_id):
@@ -300,10 +301,10 @@ def test_free_drafts_that_cost_no_time_are_run_however_few() -> None:
 def test_free_drafts_that_were_never_run_are_known_to_be_wrong() -> None:
     policy = AdaptiveDepth(3, drafts_are_free=True)
     cost = {"seconds": lambda depth: 1.0 + 0.3 * depth, "num_rows": 4, "num_drafting": 4}
-    policy.credit = -1e9  # nothing may be tried
+    policy.trials.credit = -1e9  # nothing may be tried
     depths, _ = found_by(policy, rounds=100, right=0.1, **cost)
     assert set(depths) == {0}
-    policy.credit = 0.5
+    policy.trials.credit = 0.5
     depths, _ = found_by(policy, rounds=100, right=0.1, **cost)
     assert sum(depth > 0 for depth in depths) <= 4
     assert max(policy.record.overall[-1:]) < 0.2
@@ -550,7 +551,7 @@ def test_rounds_that_rest_are_decided_early_and_those_that_draft_when_their_turn
     # that one is to draft is foreseen, too: in vain now and then only
     assert sum(not (before or depth or is_early) for before, depth, is_early in rounds) < 3
     assert early.count(True) > 1800
-    assert policy._trials_of(4).rounds == 2000
+    assert policy.trials._tried_with(4).rounds == 2000
 
 
 def test_deciding_early_finds_what_pays_as_well() -> None:
@@ -562,17 +563,58 @@ def test_deciding_early_finds_what_pays_as_well() -> None:
 
 def test_a_round_that_is_to_draft_is_not_decided_early_and_nothing_is_changed() -> None:
     policy, rows = AdaptiveDepth(2), [row(n) for n in range(3)]
-    names = ["_trials", "_stake", "_next_stake", "_skipped", "_hopeless", "_last_rows"]
+    names = ["_skipped", "_hopeless", "_last_rows"]
+    of_trials = ["credit", "_tried", "_stake", "_next_stake"]
+
+    def state():
+        return deepcopy(
+            [getattr(policy, name) for name in names]
+            + [getattr(policy.trials, name) for name in of_trials]
+        )
+
     depths, num_refused = [0], 0
     for _ in range(200):
-        before = deepcopy({name: getattr(policy, name) for name in names})
+        before = state()
         rests = not depths[0] and policy.rests(rows)
         if not depths[0] and not rests:
             num_refused += 1
-            assert {name: getattr(policy, name) for name in names} == before
+            assert state() == before
         policy.observe(
             3, 1.0 + depths[0], [Outcome(one.seq_id, depths[0], depths[0]) for one in rows]
         )
         depths = [0] * 3 if rests else policy.depths(rows)
 
     assert 1 < num_refused < 30
+
+
+def test_what_drafts_gain_pays_for_trials_of_deeper_ones() -> None:
+    """A depth that pays is known; four drafts pay best, and are tried before SHARE has grown."""
+
+    def fourth_is_tried(*, gains):
+        policy = AdaptiveDepth(4)
+        cost = {"num_rows": 2, "acceptance": lambda row, position: 0.95 if gains else 0.3}
+        run(policy, rounds=60, seconds=lambda depth: 1.0 + 0.2 * depth, **cost)
+        policy.trials.credit = -1.0
+        depths = run(policy, rounds=60, seconds=lambda depth: 1.0 + 0.2 * depth, **cost)
+        return policy.trials.credit > 0, depths
+
+    assert fourth_is_tried(gains=True)[0]
+    assert not fourth_is_tried(gains=False)[0]
+
+
+def test_what_is_left_of_a_batch_drafts_by_what_the_whole_batch_found() -> None:
+    policy = AdaptiveDepth(2)
+    found = {"acceptance": lambda row, position: 0.9, "seconds": lambda depth: 1.0 + 0.2 * depth}
+    run(policy, num_rows=8, rounds=60, **found)
+    policy.trials.credit = -10.0  # nothing may be tried
+    for num_rows in (3, 1):
+        assert run(policy, num_rows=num_rows, rounds=4, **found) == [2] * 4
+
+
+def test_rounds_in_which_rows_have_come_or_gone_are_not_timed() -> None:
+    policy = AdaptiveDepth(1)
+    run(policy, num_rows=4, rounds=8, acceptance=lambda row, position: 0.0, seconds=lambda d: 1.0)
+    for _ in range(3):
+        policy.observe(3, 9.0, [])
+        policy.observe(4, 9.0, [])
+    assert policy.times.plain_seconds(3) == 0.75  # as that of four rows says

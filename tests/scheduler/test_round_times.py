@@ -62,8 +62,8 @@ def test_between_and_beyond_what_is_measured_times_go_in_straight_lines() -> Non
 def test_surcharges_of_similar_batches_carry_over_and_others_are_assumed_to_be_high() -> None:
     times = measured(8, {1: 1.4, 2: 1.8})
     taken_over = times.guess(6, 2)
-    assert (taken_over.ratio, taken_over.measured) == (times.guess(8, 2).ratio, False)
-    assert taken_over.trusted
+    assert taken_over.ratio == pytest.approx(1 + (times.guess(8, 2).ratio - 1) * (1 - 0.3 / 4))
+    assert (taken_over.trusted, taken_over.measured, taken_over.far) == (True, False, False)
     unknown = times.guess(32, 1)
     assert unknown.ratio == 2.0
     assert not unknown.trusted
@@ -78,3 +78,57 @@ def test_drafts_that_become_cheap_outdate_what_they_cost_before() -> None:
         times.add(2, 0, 1.0)
         times.add(2, 2, 1.2)
     assert times.guess(2, 2).ratio < 1.3
+
+
+def test_what_drafts_cost_many_rows_says_what_they_cost_few_and_nothing_of_more() -> None:
+    times = measured(16, {1: 1.5})
+    few = times.guess(2, 1)
+    assert few.ratio == pytest.approx(1 + (times.guess(16, 1).ratio - 1) * (1 - 0.3 * 7 / 8))
+    assert (few.trusted, few.measured, few.far) == (True, False, True)
+    assert few.least < 1.2
+    assert times.plain_seconds(2) == pytest.approx(1.0)
+    more = times.guess(64, 1)
+    assert not more.trusted
+    assert times.plain_seconds(64) is None
+
+
+def test_one_slow_round_counts_once_however_many_plain_ones_follow() -> None:
+    times = measured(4, {})
+    times.add(4, 2, 9.0)
+    for _ in range(12):
+        times.add(4, 0, 1.0)
+    assert not times.guess(4, 2).measured
+    for _ in range(2):
+        times.add(4, 2, 1.5)
+    assert times.guess(4, 2).ratio == pytest.approx(1.5, abs=0.1)
+
+
+def test_rounds_with_drafts_wait_for_the_next_plain_ones_to_be_compared() -> None:
+    times = RoundTimes()
+    for _ in range(5):
+        times.add(4, 1, 3.0)
+    assert not times.guess(4, 1).measured
+    for _ in range(3):
+        times.add(4, 0, 2.0)
+    assert times.guess(4, 1).ratio == pytest.approx(1.5, abs=0.1)
+
+
+def test_rounds_with_drafts_do_not_wait_for_plain_ones_for_ever() -> None:
+    times = RoundTimes()
+    for _ in range(3):
+        times.add(4, 1, 3.0)
+    for _ in range(40):
+        times.add(4, 2, 4.0)
+    for _ in range(3):
+        times.add(4, 0, 2.0)
+    assert not times.guess(4, 1).measured
+    assert times.guess(4, 2).ratio == pytest.approx(2.0, abs=0.2)
+
+
+def test_where_plain_rounds_are_long_ago_a_new_depth_is_compared_with_a_known_one() -> None:
+    times = measured(1, {1: 1.2})
+    for seconds in [1.2] * 40 + [2.4] * 20:  # the machine has become slow
+        times.add(1, 1, seconds)
+    for _ in range(3):
+        times.add(1, 2, 2.8)
+    assert times.guess(1, 2).ratio == pytest.approx(1.4, abs=0.1)

@@ -1,0 +1,165 @@
+"""Which depth beside the best is tried now and then, and what pays for that.
+
+Trials are paid from a *credit*: a START, SHARE of the time spent so far, and SHARE_OF_GAINS of the
+time that drafts have spared. Every trial is charged what it lost against the best depth known, so
+what is lost by trying is bounded, however short or long the run. Plain rounds, with which all
+others are compared, are tried again on credit or not.
+"""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from .round_times import ENOUGH, Guess, RoundTimes, alike
+
+START = 3.0  # plain rounds that trials may cost before anything was spent
+SHARE = 0.005  # of the time spent, for trials
+SHARE_OF_GAINS = 0.2  # of the time that drafts have spared, likewise
+MOST_SAVED = 8.0  # plain rounds of credit
+ROUNDS_OF_TRIAL = 2  # the first of them is not timed: it does work that plain rounds left
+LONG_TRIAL = ROUNDS_OF_TRIAL + ENOUGH - 1  # rounds, of what is not measured, as credit lasts
+FIRST_RETRY, LAST_RETRY = 32, 256  # rounds between trials of a depth that did not pay
+CHECK_AFTER = 12  # rounds between trials where only batches of other sizes are known
+
+
+@dataclass(slots=True)
+class _Tried:
+    """Trials with one number of rows."""
+
+    rounds: int = 0
+    current: int = 0
+    end: int = 0  # the number of rounds at which the current one ends
+    least_end: int = 0  # likewise, where there is no credit left
+    retry_at: dict[int, int] = field(default_factory=dict)
+    retry_gap: dict[int, int] = field(default_factory=dict)
+
+
+class _Stake(NamedTuple):
+    """What a round with drafts, or a trial, is to bring, and at which rate that goes without it."""
+
+    tokens: float
+    other_rate: float  # tokens a plain round's time
+    is_trial: bool
+
+
+class Kept(NamedTuple):
+    """What trials were before a round was decided that may be decided again."""
+
+    tried: _Tried
+    stake: _Stake | None
+
+
+class Trials:
+    """A round's trial is chosen, then charged, or none is."""
+
+    def __init__(self, times: RoundTimes, *, drafts_are_free: bool) -> None:
+        self.times = times
+        self.drafts_are_free = drafts_are_free
+        self.credit: float | None = None  # seconds; None before the first round
+        self._tried: dict[int, _Tried] = {}
+        self._stake: _Stake | None = None  # of the round in flight
+        self._next_stake: _Stake | None = None  # of the round after it, if that is decided
+
+    @property
+    def has_stake(self) -> bool:
+        """Whether the round in flight is a trial or has drafts."""
+        return self._stake is not None
+
+    def forget_stake(self) -> None:
+        """Another round begins."""
+        self._stake = self._next_stake = None
+
+    def next_round(self) -> None:
+        """The round in flight has ended; the next one may have been decided already."""
+        self._stake, self._next_stake = self._next_stake, None
+
+    def look_ahead(self, num_rows: int) -> Kept:
+        """Let the round after the one in flight be decided as if that had ended."""
+        tried = self._tried_with(num_rows)
+        kept = replace(tried, retry_at={**tried.retry_at}, retry_gap={**tried.retry_gap})
+        tried.rounds += 1
+        return Kept(kept, self._stake)
+
+    def decide_ahead(self, num_rows: int, kept: Kept, *, stands: bool) -> None:
+        """What was decided since ``look_ahead`` stands, or nothing was decided."""
+        self._next_stake, self._stake = self._stake if stands else None, kept.stake
+        if stands:
+            self._tried_with(num_rows).rounds -= 1
+        else:
+            self._tried[alike(num_rows)] = kept.tried
+
+    def choose(self, num_rows: int, tokens: Seq[float], guesses: Seq[Guess], best: int) -> int:
+        """Return the depth of a round: the best, or another that is to be tried.
+
+        ``tokens`` is what it brings and ``guesses`` what it takes, by depth.
+        """
+        rates = [brings / guess.ratio for brings, guess in zip(tokens, guesses, strict=True)]
+        tried = self._next(num_rows, tokens, guesses, best, rates[best])
+        if tried is not None:
+            self._stake = _Stake(tokens[tried], rates[best], is_trial=True)
+            return tried
+        if best:
+            self._stake = _Stake(tokens[best], rates[0], is_trial=False)
+        return best
+
+    def end_round(self, num_rows: int, seconds: float) -> None:
+        """Add the round's share to the credit, and what drafts spared or a trial has lost."""
+        plain = self.times.plain_seconds(num_rows) or seconds
+        if self.credit is None:
+            self.credit = START * plain
+        self.credit += SHARE * seconds
+        if (stake := self._stake) is not None:
+            spared = stake.tokens / stake.other_rate * plain - seconds
+            self.credit += min(0.0, spared) if stake.is_trial else SHARE_OF_GAINS * spared
+            self._stake = None
+        self.credit = min(self.credit, MOST_SAVED * plain)
+        self._tried_with(num_rows).rounds += 1
+
+    def _next(
+        self, num_rows: int, tokens: Seq[float], guesses: Seq[Guess], best: int, best_rate: float
+    ) -> int | None:
+        """Return a depth beside the best to be tried now, if there is credit for it."""
+        tried = self._tried_with(num_rows)
+        plain, credit = self.times.plain_seconds(num_rows) or 0.0, self.credit or 0.0
+        goes_on = tried.rounds < (tried.end if credit > 0 else tried.least_end)
+        if goes_on and tried.current < len(tokens):
+            return tried.current if tried.current != best else None
+
+        def loss(depth: int) -> float:
+            return guesses[depth].ratio - tokens[depth] / best_rate
+
+        length = 1 if self.drafts_are_free else ROUNDS_OF_TRIAL
+        for depth in sorted(range(len(tokens)), key=loss):
+            costs = length * max(0.0, loss(depth)) * plain
+            if depth == best or (depth and (costs > credit or credit <= 0)):
+                continue
+            promises = tokens[depth] / guesses[depth].least > best_rate
+            if self._is_due(num_rows, depth, best, guesses, promises=promises):
+                tried.current, tried.least_end = depth, tried.rounds + length
+                is_long = not (guesses[depth].measured or self.drafts_are_free)
+                tried.end = tried.rounds + LONG_TRIAL if is_long else tried.least_end
+                return depth
+        return None
+
+    def _is_due(
+        self, num_rows: int, depth: int, best: int, guesses: Seq[Guess], *, promises: bool
+    ) -> bool:
+        """Whether a depth that is not the best is to be tried now; sets when it will be again."""
+        tried, guess = self._tried_with(num_rows), guesses[depth]
+        if depth and not guess.measured and (guess.far or not guess.trusted):
+            is_next = depth == 1 or guesses[depth - 1].trusted or self.drafts_are_free
+            return promises and is_next and guesses[0].measured
+        if depth and not self.drafts_are_free and abs(depth - best) > 1:
+            return False
+        gap = tried.retry_gap.setdefault(depth, FIRST_RETRY) if guess.measured else CHECK_AFTER
+        due = tried.retry_at.setdefault(depth, tried.rounds + gap)
+        if tried.rounds < due:
+            return False
+        if guess.measured:
+            tried.retry_gap[depth] = FIRST_RETRY if promises else min(2 * gap, LAST_RETRY)
+            gap = tried.retry_gap[depth]
+        tried.retry_at[depth] = tried.rounds + gap
+        return True
+
+    def _tried_with(self, num_rows: int) -> _Tried:
+        return self._tried.setdefault(alike(num_rows), _Tried())
