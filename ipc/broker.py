@@ -15,6 +15,7 @@ from .broker_core import BrokerCore
 from .broker_records import BrokerConfig, BrokerObserver, Send
 from .broker_workers import WorkerDesk
 from .frames import receive_from
+from .joined_sends import joined
 from .keys import BrokerKeys
 from .limits import MAX_FRAMES
 from .router_sender import RouterSender, Sent
@@ -140,7 +141,7 @@ class Broker:
             self._execute(sends)
 
     def _execute(self, sends: list[Send]) -> None:
-        for side, peer, frames in sends:
+        for side, peer, frames in joined(self.core, sends):
             sent = self._senders[side].send(peer, frames)
             if sent is Sent.GONE:
                 self._unreachable(side, peer)

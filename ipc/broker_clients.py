@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from .admission import Amount
 from .broker_core import BrokerCore
 from .broker_records import ClientSession, Job, Send, canonical_prompt
+from .bundle import unbundled
 from .codec import CodecError, decode, encode
 from .limits import ID_BYTES, MAX_FRAME_BYTES, MAX_LABEL_BYTES
 from .messages import (
@@ -21,7 +22,6 @@ from .messages import (
     Pong,
     Stats,
     Submit,
-    Welcome,
 )
 from .outbox import Outbox
 from .routing import prefix_hashes
@@ -44,6 +44,15 @@ class ClientDesk:
 
     def receive(self, peer: bytes, frames: Sequence[bytes], tenant: str, now: float) -> list[Send]:
         """Handle one message. ``tenant`` comes from the connection's key; hello binds it."""
+        try:
+            several = unbundled(frames) if len(frames) == 1 else None
+        except CodecError as error:
+            return self._refuse(peer, error, tenant)
+        if several is None:
+            return self._receive(peer, frames, tenant, now)
+        return [send for each in several for send in self._receive(peer, each, tenant, now)]
+
+    def _receive(self, peer: bytes, frames: Sequence[bytes], tenant: str, now: float) -> list[Send]:
         core = self._core
         session = core.session_of.get(peer)
         if session is not None:
@@ -51,15 +60,17 @@ class ClientDesk:
         try:
             message = decode(frames, FROM_CLIENT)
         except CodecError as error:
-            core.observer.refused(error.code, tenant, error.request_id)
-            refusal = Error(error.code, str(error)[:1000], False, id=error.request_id)
-            return [_to(peer, refusal)]
+            return self._refuse(peer, error, tenant)
         if isinstance(message, Hello):
             return self._hello(peer, message, tenant, now)
         if session is None:
             text = "this connection is not known: say hello, then submit open requests again"
             return [_to(peer, Error("hello_required", text, True))]
         return self._known(session, peer, message, now)
+
+    def _refuse(self, peer: bytes, error: CodecError, tenant: str) -> list[Send]:
+        self._core.observer.refused(error.code, tenant, error.request_id)
+        return [_to(peer, Error(error.code, str(error)[:1000], False, id=error.request_id))]
 
     def unreachable(self, peer: bytes) -> None:
         """A message could not be sent: the connection is cut. The client may come back."""
@@ -86,9 +97,9 @@ class ClientDesk:
         if bound is not None and bound is not session:  # a connection changes its name
             bound.peer = None
             sends = core.lose_client(bound, now)
-        session.peer, session.heard = peer, now
+        session.peer, session.heard, session.bundles = peer, now, hello.bundles
         core.session_of[peer] = session
-        sends.append(_to(peer, Welcome(core.epoch, core.config.heartbeat, core.models())))
+        sends.append(_to(peer, core.welcome()))
         for job in session.jobs.values():
             newest = job.outbox.newest()
             if job.state == "ended" and newest is not None:

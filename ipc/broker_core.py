@@ -21,11 +21,12 @@ from .broker_records import (
     Job,
     Orphan,
     Send,
+    Side,
     SilentObserver,
     WorkerRecord,
 )
 from .codec import encode
-from .messages import Ack, Cancel, Credit, Done, Drain, Error, RunState, SampleEnd
+from .messages import Ack, Cancel, Credit, Done, Drain, Error, RunState, SampleEnd, Welcome
 from .routing import PrefixRouter
 
 
@@ -55,6 +56,17 @@ class BrokerCore:
         self.draining_until: float | None = None
         self.uncounted = 0  # tokens that passed by since the observer was told
         self._runs = 0
+
+    # Connections
+
+    def welcome(self) -> Welcome:
+        """Return the answer to a hello."""
+        return Welcome(self.epoch, self.config.heartbeat, self.models(), bundles=True)
+
+    def takes_bundles(self, side: Side, peer: bytes) -> bool:
+        """Whether a peer said, on this connection, that it takes bundles."""
+        known = self.session_of.get(peer) if side == "front" else self.worker_of.get(peer)
+        return known is not None and known.bundles
 
     # Where requests go
 

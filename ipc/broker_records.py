@@ -61,6 +61,7 @@ class ClientSession:
     name: str
     peer: bytes | None  # its present connection; None when that is known to be cut
     heard: float
+    bundles: bool = False  # its present connection takes them
     jobs: dict[str, "Job"] = field(default_factory=dict)
     spent: OrderedDict[str, None] = field(default_factory=OrderedDict)  # ended and acknowledged
 
@@ -74,6 +75,7 @@ class WorkerRecord:
     heard: float
     models: tuple[str, ...]
     capacity: int
+    bundles: bool = False  # its present connection takes them
     draining: bool = False
     jobs: dict[str, "Job"] = field(default_factory=dict)  # by run; ended ones until acknowledged
     load: int = 0  # how many of them run

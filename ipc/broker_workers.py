@@ -2,6 +2,7 @@
 
 from .broker_core import BrokerCore
 from .broker_records import Job, Orphan, Send, WorkerRecord
+from .bundle import unbundled
 from .chunk_codec import glance
 from .codec import CodecError, decode, encode
 from .limits import ID_BYTES, MAX_ARRAY
@@ -18,7 +19,6 @@ from .messages import (
     Pong,
     RunState,
     Stats,
-    Welcome,
 )
 
 
@@ -30,6 +30,15 @@ class WorkerDesk:
 
     def receive(self, peer: bytes, frames: list[bytes], now: float) -> list[Send]:
         """Handle one message. Its frames are kept, as they are, if they go on to a client."""
+        try:
+            several = unbundled(frames) if len(frames) == 1 else None
+        except CodecError as error:
+            return self._refuse(peer, error)
+        if several is None:
+            return self._receive(peer, frames, now)
+        return [send for each in several for send in self._receive(peer, each, now)]
+
+    def _receive(self, peer: bytes, frames: list[bytes], now: float) -> list[Send]:
         core = self._core
         worker = core.worker_of.get(peer)
         chunk = glance(frames)
@@ -41,8 +50,7 @@ class WorkerDesk:
         try:
             message = decode(frames, FROM_WORKER)
         except CodecError as error:
-            core.observer.refused(error.code, "", error.request_id)
-            sends = [_to(peer, Error(error.code, str(error)[:1000], False))]
+            sends = self._refuse(peer, error)
             job = worker.jobs.get(error.run or "") if worker is not None else None
             if job is not None and job.state == "running":  # its stream has a hole for ever
                 sends += core.lose_run(job, f"sent what is no message ({error})", now)
@@ -53,6 +61,10 @@ class WorkerDesk:
             return [_to(peer, Error("hello_required", "this worker is not known", True))]
         worker.heard = now
         return self._known(worker, peer, message, frames, now)
+
+    def _refuse(self, peer: bytes, error: CodecError) -> list[Send]:
+        self._core.observer.refused(error.code, "", error.request_id)
+        return [_to(peer, Error(error.code, str(error)[:1000], False))]
 
     def unreachable(self, peer: bytes) -> None:
         """A message could not be sent: the connection is cut. The worker may come back."""
@@ -79,11 +91,11 @@ class WorkerDesk:
             core.observer.event("worker_joined", worker=hello.name, models=list(hello.models))
         elif worker.peer is not None and worker.peer != peer:
             core.worker_of.pop(worker.peer, None)
-        worker.peer, worker.heard = peer, now
+        worker.peer, worker.heard, worker.bundles = peer, now, hello.bundles
         # a hello must be able to list all its runs
         worker.models, worker.capacity = hello.models, min(hello.capacity, MAX_ARRAY // 2)
         core.worker_of[peer] = worker
-        sends.append(_to(peer, Welcome(core.epoch, core.config.heartbeat, core.models())))
+        sends.append(_to(peer, core.welcome()))
         return [*sends, *self._reconcile(worker, hello, now), *core.dispatch(now)]
 
     def _reconcile(self, worker: WorkerRecord, hello: Hello, now: float) -> list[Send]:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .bundle import bundled, unbundled
 from .codec import CodecError, decode, encode
 from .messages import (
     TO_CLIENT,
@@ -57,6 +58,7 @@ class ClientCore:
         self.name = name or uuid.uuid4().hex
         self.heartbeat = 1.0
         self.welcomed = False
+        self._bundles = False  # the broker takes them
         self.epoch = ""
         self.models: tuple[str, ...] = ()
         self._config = config or ClientConfig()
@@ -127,6 +129,14 @@ class ClientCore:
     def receive(self, frames: Sequence[bytes], now: float) -> None:
         """Take one message. What is no message changes nothing."""
         try:
+            several = unbundled(frames) if len(frames) == 1 else None
+        except CodecError:
+            return
+        for each in [frames] if several is None else several:
+            self._receive(each, now)
+
+    def _receive(self, frames: Sequence[bytes], now: float) -> None:
+        try:
             message = decode(frames, TO_CLIENT)
         except CodecError:
             return
@@ -152,6 +162,7 @@ class ClientCore:
     def _welcome(self, welcome: Welcome) -> None:
         self.heartbeat = max(welcome.heartbeat, 0.01)
         self.models, self.epoch, self.welcomed = welcome.models, welcome.epoch, True
+        self._bundles = welcome.bundles
         for request in self._requests.values():
             if request.retry_at is None:
                 self._send_submit(request)
@@ -261,10 +272,10 @@ class ClientCore:
 
     # Out
 
-    def take_outgoing(self) -> list[list[bytes]]:
+    def take_outgoing(self) -> Sequence[list[bytes]]:
         """Return the messages to send, in order."""
         outgoing, self._outgoing = self._outgoing, []
-        return outgoing
+        return bundled(outgoing) if self._bundles and self.welcomed else outgoing
 
     def take_events(self) -> list[tuple[str, StreamEvent]]:
         """Return what happened to requests, in order."""
@@ -303,7 +314,7 @@ class ClientCore:
         if self._greeted is not None and now - self._greeted < self.heartbeat / 4:
             return
         self._greeted = now
-        self._outgoing.append(encode(Hello(role="client", name=self.name)))
+        self._outgoing.append(encode(Hello(role="client", name=self.name, bundles=True)))
 
 
 def _cancelled_here(submit: Submit) -> Done:

@@ -95,7 +95,7 @@ def decode_generally(frames: Sequence[bytes], accept: Sequence[type[Any]]) -> Me
     """Do what ``decode`` does, by the form of any message."""
     if not 1 <= len(frames) <= limits.MAX_FRAMES:
         raise CodecError(f"a message has 1 to {limits.MAX_FRAMES} frames, not {len(frames)}")
-    header = _unpack(frames[0])
+    header = unpack_header(frames[0])
     try:
         return _read(header, frames, accept)
     except ValueError as error:
@@ -130,7 +130,8 @@ def _readable_id(value: Any) -> str | None:
         return None
 
 
-def _unpack(frame: bytes) -> dict[str, Any]:
+def unpack_header(frame: bytes) -> dict[str, Any]:
+    """Return the map that a header is, within the limits of any. Raises CodecError."""
     if len(frame) > limits.MAX_PROMPT_HEADER_BYTES:
         raise CodecError(f"the header is longer than {limits.MAX_PROMPT_HEADER_BYTES} bytes")
     try:

@@ -105,6 +105,11 @@ class EngineDriver:
         """How many runs have not ended."""
         return len(self._runs)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether more runs would decode in the next round than are there."""
+        return len(self._runs) < self._rows
+
     def handle(self, command: Command) -> list[Event]:
         """Do what a command says. Commands about unknown runs change nothing."""
         if isinstance(command, BeginRun):

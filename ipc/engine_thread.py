@@ -14,6 +14,8 @@ logger = logging.getLogger("octavo.worker")
 MAX_COMMANDS = 1024  # each queue has one thread that puts, which looks before it does
 MAX_EVENTS = 256
 IDLE = 0.05  # seconds between two looks when there is nothing to do
+_COMPANY = 0.002  # seconds, at most, that a run waits for others while the engine is idle
+_COMPANY_SHARE = 0.1  # of the longest round lately, likewise: an engine that is quick need not wait
 _FULL = 0.001  # seconds between two looks when the queue of events is full
 
 
@@ -39,6 +41,7 @@ class EngineThread:
         self._notify = notify
         self._figures_every = figures_every
         self._clock = clock
+        self._slowest = 0.0  # seconds a round took, the longest lately
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -68,7 +71,9 @@ class EngineThread:
         while not self._stopping.is_set():
             self.beat = self._clock()
             self._obey(driver)
+            began = self._clock()
             stepped = driver.step() if driver.num_runs else None
+            self._slowest = max(0.99 * self._slowest, self._clock() - began)
             if stepped is not None:
                 self._put(stepped)
                 driver.account(stepped.deltas)
@@ -77,16 +82,25 @@ class EngineThread:
                 self._put(driver.figures())
 
     def _obey(self, driver: EngineDriver) -> None:
-        """Take the commands that are there; wait for one only if the engine has nothing to do."""
-        wait = not driver.has_work
+        """Take the commands that are there; wait for one only if the engine has nothing to do.
+
+        Requests that come together then wait a moment for each other: a round for the prompt of
+        the first would be followed by one for all the others'.
+        """
+        idle = not driver.has_work
+        wait, until = (IDLE if idle else 0.0), None
         while wait or not self.commands.empty():
             try:
-                command = self.commands.get(block=wait, timeout=IDLE)
+                command = self.commands.get(block=wait > 0, timeout=wait or None)
             except queue.Empty:
                 return
-            wait = False
             for event in driver.handle(command):
                 self._put(event)
+            wait = 0.0
+            if idle and driver.has_work and driver.has_room:
+                now = self._clock()
+                until = until or now + self._slowest
+                wait = max(min(_COMPANY, _COMPANY_SHARE * self._slowest, until - now), 0.0)
 
     def _put(self, event: Event) -> None:
         while self.events.qsize() >= MAX_EVENTS and not self._stopping.is_set():

@@ -9,6 +9,7 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_PROMPT_HEADER_BYTES = 4 << 20  # headers that may hold a prompt as text
 RUN_HEADER_BYTES = 4096  # what a run's header may have beyond its submit's
 MAX_FRAMES = 3
+MAX_BUNDLED = 256  # messages in a bundle
 
 MAX_ARRAY = 4096
 MAX_MAP = 256

@@ -100,10 +100,12 @@ FORMS: dict[str, MessageForm] = {
     "hello": MessageForm(
         messages.Hello,
         {"role": one_of("client", "worker"), "name": _name},
-        {"models": _models, "capacity": count, "runs": _run_states},
+        {"models": _models, "capacity": count, "runs": _run_states, "bundles": flag},
     ),
     "welcome": MessageForm(
-        messages.Welcome, {"epoch": identifier, "heartbeat": seconds}, {"models": _models}
+        messages.Welcome,
+        {"epoch": identifier, "heartbeat": seconds},
+        {"models": _models, "bundles": flag},
     ),
     "submit": MessageForm(
         messages.Submit,

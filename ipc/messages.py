@@ -38,6 +38,7 @@ class Hello:
     models: tuple[str, ...] = ()
     capacity: int = 0
     runs: tuple[RunState, ...] = ()
+    bundles: bool = False  # it takes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Welcome:
     epoch: str
     heartbeat: float
     models: tuple[str, ...] = ()
+    bundles: bool = False  # it takes them
 
 
 @dataclass(frozen=True, slots=True)

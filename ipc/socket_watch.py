@@ -1,13 +1,17 @@
 """Waiting for ZeroMQ sockets and a doorbell at once."""
 
 import select
+from collections.abc import Callable
 from typing import Any
 
 import zmq
+from zmq.backend import Socket as Backend
 
 from .doorbell import Doorbell
 
 _BATCH = 64  # messages of one socket before the others have their turn
+_EVENTS = int(zmq.EVENTS)
+_state: Callable[[Any, int], int] = Backend.get  # what ``zmq.Socket.getsockopt`` calls
 
 
 class SocketWatch:
@@ -16,39 +20,37 @@ class SocketWatch:
     It sleeps on plain descriptors, so that whoever is woken need not ask ZeroMQ anything before it
     does what it was woken for. A socket's descriptor tells only of what has changed since the
     socket was last used, so its state is looked at before every sleep, when nobody waits for it.
+    That is asked of each socket, not of ``zmq.zmq_poll``, which gives the interpreter away.
     """
 
     def __init__(self, bell: Doorbell | None = None) -> None:
         self._bell = bell
         self._rang = False
-        self._poll = select.poll()
-        self._states: list[tuple[zmq.Socket[bytes], int]] = []
+        self._sleep = _Epoll() if hasattr(select, "epoll") else _Poll()
+        self._known: list[zmq.Socket[bytes]] = []
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         if bell is not None:
-            self._poll.register(bell.fd, select.POLLIN)
+            self._sleep.add_bell(bell.fd)
 
     def add(self, socket: "zmq.Socket[bytes]") -> None:
         """Watch a socket, after those that were added before."""
-        self._states.append((socket, zmq.POLLIN))
+        self._known.append(socket)
         self._sockets[int(socket.FD)] = socket
-        self._poll.register(socket.FD, select.POLLIN)
+        self._sleep.add(int(socket.FD))
 
     def remove(self, socket: "zmq.Socket[bytes]") -> None:
         """Watch it no more; before it is closed."""
-        self._states = [state for state in self._states if state[0] is not socket]
+        self._known.remove(socket)
         del self._sockets[int(socket.FD)]
-        self._poll.unregister(socket.FD)
+        self._sleep.remove(int(socket.FD))
 
     def look(self, *, writable: bool = False) -> list[tuple["zmq.Socket[bytes]", int]]:
         """Return the sockets that can be read, or with ``writable`` written to, without waiting.
 
         Beside each, how many messages to try to take from it before the others have their turn.
         """
-        states = self._states
-        if writable:
-            states = [(socket, zmq.POLLIN | zmq.POLLOUT) for socket, _ in states]
-        ready: list[tuple[Any, int]] = zmq.zmq_poll(states, 0)
-        return [(socket, _BATCH) for socket, _ in ready]
+        wanted = zmq.POLLIN | zmq.POLLOUT if writable else _IN
+        return [(socket, _BATCH) for socket in self._known if _state(socket, _EVENTS) & wanted]
 
     def wait(
         self, milliseconds: int, *, writable: bool = False
@@ -61,7 +63,7 @@ class SocketWatch:
         ready = self.look(writable=writable)
         if ready:
             return ready
-        for fd, _ in self._poll.poll(milliseconds):
+        for fd, _ in self._sleep.poll(milliseconds):
             socket = self._sockets.get(fd)
             if socket is None:
                 self._rang = True
@@ -73,4 +75,48 @@ class SocketWatch:
         """Clear the bell if it woke the last sleep. Look for what it rang for afterwards, again."""
         if self._rang and self._bell is not None:
             self._rang = False
-            self._bell.clear()
+            if not self._sleep.hears_each_ring:
+                self._bell.clear()
+
+
+_IN = int(zmq.POLLIN)
+
+
+class _Poll:
+    """Sleeps on descriptors by poll."""
+
+    hears_each_ring = False
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self.poll = self._poll.poll
+
+    def add_bell(self, fd: int) -> None:
+        self.add(fd)
+
+    def add(self, fd: int) -> None:
+        self._poll.register(fd, select.POLLIN)
+
+    def remove(self, fd: int) -> None:
+        self._poll.unregister(fd)
+
+
+class _Epoll:
+    """Sleeps on descriptors by epoll, which hears a ring without being told that it was heard."""
+
+    hears_each_ring = True
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+
+    def poll(self, milliseconds: int) -> list[tuple[int, int]]:
+        return self._epoll.poll(milliseconds / 1000)
+
+    def add_bell(self, fd: int) -> None:
+        self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+
+    def add(self, fd: int) -> None:
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def remove(self, fd: int) -> None:
+        self._epoll.unregister(fd)

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+from .bundle import bundled, unbundled
 from .codec import CodecError, decode, encode
 from .engine_driver import (
     BeginRun,
@@ -52,6 +53,7 @@ class WorkerCore:
         self.name = name or uuid.uuid4().hex
         self.heartbeat = 1.0
         self.welcomed = False
+        self._bundles = False  # the broker takes them
         self.left = False  # everything is said; send what collect returns, then go
         self.failure: str | None = None  # why it left, if that was no wish of the operator
         self.draining_until: float | None = None
@@ -74,13 +76,21 @@ class WorkerCore:
     def broker_frames(self, frames: Sequence[bytes], now: float) -> None:
         """Take one message of the broker. What is no message changes nothing."""
         try:
+            several = unbundled(frames) if len(frames) == 1 else None
+        except CodecError:
+            return
+        for each in [frames] if several is None else several:
+            self._receive(each, now)
+
+    def _receive(self, frames: Sequence[bytes], now: float) -> None:
+        try:
             message = decode(frames, TO_WORKER)
         except CodecError:
             return
         self._heard = now
         if isinstance(message, Welcome):
             self.heartbeat = max(message.heartbeat, 0.01)
-            self.welcomed = True
+            self.welcomed, self._bundles = True, message.bundles
             self._changed.update(dict.fromkeys(self.runs))
         elif isinstance(message, Error):
             if message.code == "hello_required":
@@ -205,8 +215,12 @@ class WorkerCore:
         self._say(Drain(reason[:200], leaving=True))
         self.left = True
 
-    def collect(self, at_least: int | None = None) -> list[list[bytes]]:
+    def collect(self, at_least: int | None = None) -> Sequence[list[bytes]]:
         """Return the messages to send now, in order; all, or the first few if there are more."""
+        messages = self._collect(at_least)
+        return bundled(messages) if self._bundles and self.welcomed else messages
+
+    def _collect(self, at_least: int | None = None) -> list[list[bytes]]:
         messages, self._control = self._control, []
         if self.welcomed:
             while self._changed and (at_least is None or len(messages) < at_least):
@@ -217,7 +231,7 @@ class WorkerCore:
     def _say(self, message: Message) -> None:
         if self.welcomed:
             # whatever runs had before this message goes out before it
-            self._control = [*self.collect(), encode(message)]
+            self._control = [*self._collect(), encode(message)]
 
     def _greet(self, now: float) -> None:
         recent = self._greeted is not None and (
@@ -233,5 +247,6 @@ class WorkerCore:
             capacity=self._ready.capacity,
             # what does not fit counts as lost; no broker gives a worker so many
             runs=tuple(stream.state() for stream in self.runs.values())[:MAX_ARRAY],
+            bundles=True,
         )
         self._control.append(encode(hello))

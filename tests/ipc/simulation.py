@@ -13,6 +13,7 @@ from ipc.client_answers import Answer, AnswerBuilder, parts_of
 from ipc.client_core import ClientCore
 from ipc.engine_driver import EngineDied, EngineDriver, EngineReady
 from ipc.fake_engine import FakeEngine, FakeOptions, fake_text, fake_tokens
+from ipc.joined_sends import joined
 from ipc.messages import Accepted, Chunk, Done, Error, Submit
 from ipc.served_engine import LoadedEngine
 from ipc.token_ids import unpack_ids
@@ -229,7 +230,7 @@ class Simulation:
         check_broker(self.core)
 
     def execute(self, sends: list[Send]) -> None:
-        for side, peer, frames in sends:
+        for side, peer, frames in joined(self.core, sends):
             links = [p.link for p in (self.clients if side == "front" else self.workers)]
             link = next((link for link in links if link.peer == peer), None)
             if link is not None:

@@ -8,6 +8,7 @@ from test_broker_simulated import check_answer
 from wire_examples import EXAMPLES, spoil
 
 from ipc import messages as m
+from ipc.bundle import bundled
 from ipc.codec import encode
 
 HOSTILE_PEERS = [bytes([0xEE, number, 0, 0, 0]) for number in range(8)]
@@ -19,7 +20,8 @@ def examples(types: tuple[type, ...]) -> list[list[bytes]]:
         m.Hello(role="worker", name="evil", models=("evil",), capacity=3),
         m.Submit(id="r", kind="text", text="hi"),
     ]
-    return [encode(each) for each in (*EXAMPLES, *hellos) if isinstance(each, types)]
+    alone = [encode(each) for each in (*EXAMPLES, *hellos) if isinstance(each, types)]
+    return [*alone, *bundled(alone), *bundled(alone[::-1])]
 
 
 def attack(count: int, seed: int) -> None:

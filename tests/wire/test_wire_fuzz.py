@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "ipc"))
 from wire_examples import EXAMPLES, spoil
 
 from ipc import messages as m
+from ipc.bundle import bundled
 from ipc.codec import decode, encode
 from ipc.fake_engine import fake_tokens
 from ipc.frames import receive_frames
@@ -34,7 +35,8 @@ class Attacker:
 
     def __init__(self, address: str, types: tuple[type, ...], seed: int) -> None:
         self.chance = random.Random(seed)
-        self.good = [encode(each) for each in EXAMPLES if isinstance(each, types)]
+        alone = [encode(each) for each in EXAMPLES if isinstance(each, types)]
+        self.good = [*alone, *bundled(alone)]
         self.context = zmq.Context()
         self.sockets = []
         for _ in range(4):
@@ -126,7 +128,8 @@ def attack_worker(service: Service, count: int) -> None:
     try:
         wait_until(lambda: broker.read(50) and broker.peer, why="the worker says hello")
         chance = random.Random(3)
-        good = [encode(each) for each in EXAMPLES if isinstance(each, m.TO_WORKER)]
+        alone = [encode(each) for each in EXAMPLES if isinstance(each, m.TO_WORKER)]
+        good = [*alone, *bundled(alone)]
         for number in range(count):
             broker.send(spoil(chance.choice(good), chance))
             if number % 100 == 0:
