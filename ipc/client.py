@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .async_client import AsyncClient, AsyncRequestHandle
+from .burst import Burst
 from .client_answers import Answer, Part, Prompt, RequestFailedError, Sample
 from .client_connection import ClientConnection, ConnectionClosedError
 from .client_core import ClientConfig, StreamEvent
@@ -30,11 +31,18 @@ class RequestHandle:
     Leaving the loop before its end cancels the request, and so does dropping the handle.
     """
 
-    def __init__(self, connection: ClientConnection, submit: Submit, timeout: float | None) -> None:
+    def __init__(
+        self,
+        connection: ClientConnection,
+        submit: Submit,
+        timeout: float | None,
+        *,
+        wake: bool = True,
+    ) -> None:
         self.id = submit.id
         self._events: queue.SimpleQueue[StreamEvent] = queue.SimpleQueue()
         self._progress = RequestProgress(connection, submit)
-        connection.submit(submit, self._events.put, timeout)
+        connection.submit(submit, self._events.put, timeout, wake=wake)
 
     @property
     def ended(self) -> bool:
@@ -72,9 +80,9 @@ class RequestHandle:
                 raise TimeoutError(f"{self.id} has not ended within {timeout} s") from None
         return progress.answer()
 
-    def read_all(self) -> None:
+    def read_all(self, *, wake: bool = True) -> None:
         """Let it run ahead without being read: its parts are kept in memory."""
-        self._progress.read_all()
+        self._progress.read_all(wake=wake)
 
     def cancel(self) -> None:
         """End it. ``result`` then returns what came so far, with finish_reason "cancelled"."""
@@ -125,10 +133,25 @@ class Client:
         ``timeout``: seconds, after which it is cancelled and fails with code "timeout". Raises
         ValueError for what no broker would take.
         """
-        submit = make_submit(
-            prompt, params, model=model, resume=resume, window=window, request_id=request_id
+        return self._submit(
+            *(prompt, params, timeout),
+            model=model,
+            resume=resume,
+            window=window,
+            request_id=request_id,
         )
-        return RequestHandle(self._connection, submit, timeout or self._timeout)
+
+    def _submit(
+        self,
+        prompt: Prompt,
+        params: Mapping[str, Any] | None,
+        timeout: float | None = None,
+        *,
+        wake: bool = True,
+        **options: Any,
+    ) -> RequestHandle:
+        submit = make_submit(prompt, params, **options)
+        return RequestHandle(self._connection, submit, timeout or self._timeout, wake=wake)
 
     def ask(
         self, prompt: Prompt, params: Mapping[str, Any] | None = None, **options: Any
@@ -150,7 +173,9 @@ class Client:
         ``concurrency`` of them are open at a time. With ``return_errors`` a RequestFailedError
         takes the place of its answer; otherwise the first is raised and the others are cancelled.
         """
+        connection = self._connection
         waiting: deque[RequestHandle] = deque()
+        burst = Burst()
         results: list[Answer | RequestFailedError] = []
 
         def finish_one() -> None:
@@ -164,11 +189,15 @@ class Client:
         for prompt in prompts:
             handle = prompt
             if not isinstance(handle, RequestHandle):
-                handle = self.submit(handle, params, **options)
-            handle.read_all()
+                handle = self._submit(handle, params, wake=False, **options)
+            handle.read_all(wake=False)
             waiting.append(handle)
-            if len(waiting) >= concurrency:
+            full = len(waiting) >= concurrency
+            if burst.is_over() or full:
+                connection.wake()
+            if full:
                 finish_one()
+        connection.wake()
         while waiting:
             finish_one()
         return results

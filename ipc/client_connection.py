@@ -64,8 +64,13 @@ class ClientConnection:
 
     # For users' threads
 
-    def submit(self, submit: Submit, sink: Sink, timeout: float | None) -> None:
-        """Send a request; ``sink`` gets its events."""
+    def submit(
+        self, submit: Submit, sink: Sink, timeout: float | None, *, wake: bool = True
+    ) -> None:
+        """Send a request; ``sink`` gets its events.
+
+        Without ``wake`` it is sent when the thread wakes next: soon, or because of ``wake``.
+        """
 
         def start() -> None:
             if submit.id in self._sinks:
@@ -75,15 +80,19 @@ class ClientConnection:
             self._sinks[submit.id] = sink
             self._core.submit(submit, self._clock(), timeout=timeout)
 
-        self._post(start)
+        self._post(start, wake=wake)
+
+    def wake(self) -> None:
+        """Send what was left for the thread without waking it."""
+        self._bell.ring()
 
     def consume(self, request_id: str, tokens: int) -> None:
         """The reader has taken so many tokens more."""
         self._post(lambda: self._core.consume(request_id, tokens), may_fail=True)
 
-    def read_all(self, request_id: str) -> None:
+    def read_all(self, request_id: str, *, wake: bool = True) -> None:
         """The reader takes whatever comes."""
-        self._post(lambda: self._core.read_all(request_id), may_fail=True)
+        self._post(lambda: self._core.read_all(request_id), may_fail=True, wake=wake)
 
     def cancel(self, request_id: str) -> None:
         """End a request."""
@@ -113,7 +122,7 @@ class ClientConnection:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _post(self, job: Callable[[], None], *, may_fail: bool = False) -> None:
+    def _post(self, job: Callable[[], None], *, may_fail: bool = False, wake: bool = True) -> None:
         own = threading.current_thread() is self._thread  # a handle may be collected anywhere
         while len(self._jobs) >= _MAX_JOBS and not own and not self._closed:
             time.sleep(0.001)
@@ -121,7 +130,8 @@ class ClientConnection:
         # What is appended before _closed is set is still done; so look only afterwards.
         if self._closed and not may_fail:
             raise ConnectionClosedError("the client was closed")
-        self._bell.ring()
+        if wake:
+            self._bell.ring()
 
     # The connection's thread
 

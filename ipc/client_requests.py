@@ -99,11 +99,11 @@ class RequestProgress:
             raise self.ended
         return self.ended
 
-    def read_all(self) -> None:
+    def read_all(self, *, wake: bool = True) -> None:
         """Grant credit on arrival from now on."""
         if not self._reads_all and self.ended is None:
             self._reads_all = True
-            self._connection.read_all(self.id)
+            self._connection.read_all(self.id, wake=wake)
 
     def cancel(self) -> None:
         """End it."""

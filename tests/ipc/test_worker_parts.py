@@ -228,7 +228,7 @@ def test_before_the_welcome_only_hello_is_said() -> None:
     wire.say(run())
     wire.core.engine_event(Stepped((delta("a", 1),)), 0.0)
     wire.core.tick(0.1)
-    hello = m.Hello(role="worker", name="w", models=("fake",), capacity=4)
+    hello = m.Hello(role="worker", name="w", models=("fake",), capacity=4, bundles=True)
     assert wire.said() == [hello]
     wire.say(m.Welcome("e", 1.0))
     (chunk,) = wire.said()
@@ -244,7 +244,7 @@ def test_a_broker_that_forgot_the_worker_is_told_of_its_runs() -> None:
     wire.say(m.Error("hello_required", "who?", True), 5.0)
     (hello,) = wire.said()  # once, not once a message
     state = m.RunState("e-1", "", "c", "r", first=2, seq=3, tokens=1, seed=1)
-    assert hello == m.Hello("worker", "w", ("fake",), 4, (state,))
+    assert hello == m.Hello("worker", "w", ("fake",), 4, (state,), bundles=True)
 
 
 def test_what_many_runs_have_to_say_can_be_had_a_few_messages_at_a_time() -> None:

@@ -24,8 +24,9 @@ EXAMPLES: tuple[m.Message, ...] = (
         models=("demo", "draft"),
         capacity=8,
         runs=(m.RunState("e-1", "t", "c", "r", first=0, seq=4, tokens=9, seed=2**64 - 1),),
+        bundles=True,
     ),
-    m.Welcome(epoch="e", heartbeat=0.5, models=("demo",)),
+    m.Welcome(epoch="e", heartbeat=0.5, models=("demo",), bundles=True),
     m.Submit(
         id="r",
         kind="messages",

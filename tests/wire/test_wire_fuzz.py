@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "ipc"))
 from wire_examples import EXAMPLES, spoil
 
 from ipc import messages as m
-from ipc.bundle import bundled
+from ipc.bundle import bundled, unbundled
 from ipc.codec import decode, encode
 from ipc.fake_engine import fake_tokens
 from ipc.frames import receive_frames
@@ -106,11 +106,12 @@ class RubbishBroker:
         said = []
         while self.router.poll(wait_ms):
             peer, *frames = self.router.recv_multipart()
-            message = decode(frames, m.FROM_WORKER)
-            said.append(message)
-            if isinstance(message, m.Hello):
-                self.peer = peer
-                self.send(encode(m.Welcome("e", 10.0)))
+            for each in unbundled(frames) or [frames]:
+                message = decode(each, m.FROM_WORKER)
+                said.append(message)
+                if isinstance(message, m.Hello):
+                    self.peer = peer
+                    self.send(encode(m.Welcome("e", 10.0)))
             wait_ms = 0
         return said
 
