@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from .engine_driver import Command, EngineDied, EngineDriver, EngineReady, Event
+from .patience import Patience
 from .served_engine import EngineLoader
 
 logger = logging.getLogger("octavo.worker")
@@ -14,8 +15,6 @@ logger = logging.getLogger("octavo.worker")
 MAX_COMMANDS = 1024  # each queue has one thread that puts, which looks before it does
 MAX_EVENTS = 256
 IDLE = 0.05  # seconds between two looks when there is nothing to do
-_COMPANY = 0.002  # seconds, at most, that a run waits for others while the engine is idle
-_COMPANY_SHARE = 0.1  # of the longest round lately, likewise: an engine that is quick need not wait
 _FULL = 0.001  # seconds between two looks when the queue of events is full
 
 
@@ -41,7 +40,8 @@ class EngineThread:
         self._notify = notify
         self._figures_every = figures_every
         self._clock = clock
-        self._slowest = 0.0  # seconds a round took, the longest lately
+        self._patience = Patience()
+        self._gone = threading.Lock()  # free once what the last round gained has left
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -71,21 +71,33 @@ class EngineThread:
         while not self._stopping.is_set():
             self.beat = self._clock()
             self._obey(driver)
-            began = self._clock()
-            stepped = driver.step() if driver.num_runs else None
-            self._slowest = max(0.99 * self._slowest, self._clock() - began)
-            if stepped is not None:
-                self._put(stepped)
-                driver.account(stepped.deltas)
+            if driver.num_runs:
+                self._step(driver)
             if self._clock() >= figures_due:
                 figures_due = self._clock() + self._figures_every
                 self._put(driver.figures())
 
+    def _step(self, driver: EngineDriver) -> None:
+        began = self._clock()
+        stepped = driver.step()
+        self._patience.observe(self._clock() - began)
+        if stepped is None:
+            return
+        self._gone.acquire(blocking=False)
+        told = self._put(stepped)
+        driver.account(stepped.deltas)
+        if told:
+            self._gone.acquire(timeout=self._patience.parting)
+
+    def events_left(self) -> None:
+        """Say that what the events told has left. For the thread that takes them."""
+        if self._gone.locked():  # nobody else frees it
+            self._gone.release()
+
     def _obey(self, driver: EngineDriver) -> None:
         """Take the commands that are there; wait for one only if the engine has nothing to do.
 
-        Requests that come together then wait a moment for each other: a round for the prompt of
-        the first would be followed by one for all the others'.
+        Requests that come together then wait a moment for each other.
         """
         idle = not driver.has_work
         wait, until = (IDLE if idle else 0.0), None
@@ -99,14 +111,17 @@ class EngineThread:
             wait = 0.0
             if idle and driver.has_work and driver.has_room:
                 now = self._clock()
-                until = until or now + self._slowest
-                wait = max(min(_COMPANY, _COMPANY_SHARE * self._slowest, until - now), 0.0)
+                until = until or now + self._patience.round
+                wait = max(min(self._patience.company, until - now), 0.0)
 
-    def _put(self, event: Event) -> None:
+    def _put(self, event: Event) -> bool:
+        """Add an event; whether that woke the thread that takes them."""
         while self.events.qsize() >= MAX_EVENTS and not self._stopping.is_set():
             self._notify()
             time.sleep(_FULL)
             self.beat = self._clock()
         self.events.put(event)
-        if self.events.qsize() == 1:  # behind others it is taken with them
+        alone = self.events.qsize() == 1  # behind others it is taken with them
+        if alone:
             self._notify()
+        return alone
