@@ -16,7 +16,8 @@ How rarely tokens come matters: after some milliseconds others have the processo
 what wakes fetches its code from memory.
 
 ``--model demo`` compares a model's throughput with the engine alone instead, the same requests in
-interleaved pairs.
+interleaved pairs. What each process used of the cores stands beside it: the client's part is no
+cost of the service, but it runs on the same machine.
 
     python -m benchmarks.wire [--clients 1 16 256] [--seconds 3] [--gaps 2 5 10 20] [--spread]
     python -m benchmarks.wire --model demo [--pairs 15] [--max-rows 8]
@@ -33,7 +34,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import zmq
 
@@ -54,9 +56,33 @@ TURNS = 3  # of the wire and of bare sockets
 START_SECONDS = 60.0  # the longest that broker and worker take to start
 
 
+class Service(NamedTuple):
+    """The address for clients, and process ids."""
+
+    address: str
+    broker: int
+    worker: int
+
+    def used(self) -> "Used":
+        """Return what its processes and this one have used."""
+        return Used(*map(cpu_seconds, (self.worker, self.broker, os.getpid())))
+
+
+class Used(NamedTuple):
+    """Seconds of any core. The client is the process that measures."""
+
+    worker: float
+    broker: float
+    client: float
+
+    def since(self, before: "Used") -> "Used":
+        """Return what was used since then."""
+        return Used(*(now - then for now, then in zip(self, before, strict=True)))
+
+
 @contextmanager
-def service(worker: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """A broker and a worker; yields the address for clients and the broker's process id."""
+def service(worker: Sequence[str]) -> Iterator[Service]:
+    """Start a broker and a worker."""
     with tempfile.TemporaryDirectory() as folder:
         front, back = f"ipc://{folder}/c", f"ipc://{folder}/w"
         command = ["-m", "ipc.cli.main", "broker", "--listen", front, "--workers", back]
@@ -65,7 +91,7 @@ def service(worker: Sequence[str]) -> Iterator[tuple[str, int]]:
         broker = subprocess.Popen([sys.executable, *command], stdout=quiet, stderr=quiet)
         other = subprocess.Popen([sys.executable, *words], stderr=quiet)
         try:
-            yield front, broker.pid
+            yield Service(front, broker.pid, other.pid)
         finally:
             for process in (other, broker):
                 process.kill()
@@ -141,20 +167,23 @@ def cpu_seconds(pid: int) -> float:
 
 @dataclass
 class Measured:
-    """What a crowd got, and what its broker used for it."""
+    """What a crowd got, and what was used for it."""
 
     crowd: Crowd
     seconds: float
-    broker_seconds: float
+    used: Used
 
     def throughput(self) -> dict[str, Any]:
-        used = max(self.broker_seconds, 1e-9)
+        used = max(self.used.broker, 1e-9)
         return {
             "tokens_per_second": round(self.crowd.tokens / self.seconds),
             "chunks_per_second": round(self.crowd.chunks / self.seconds),
             "tokens_per_broker_core_second": round(self.crowd.tokens / used),
             "chunks_per_broker_core_second": round(self.crowd.chunks / used),
-            "broker_core_share": round(self.broker_seconds / self.seconds, 3),
+            **{
+                f"{name}_core_share": round(seconds / self.seconds, 3)
+                for name, seconds in self.used._asdict().items()
+            },
         }
 
 
@@ -168,17 +197,17 @@ def latency(ages: list[float]) -> dict[str, float]:
 def measure(num_clients: int, pace: Pace, seconds: float) -> Measured:
     """Let the clients read for a while, after a second of warming up."""
     words = ("-m", "benchmarks.stamp_engine", "ADDRESS", *pace.words())
-    with service(words) as (address, broker):
-        crowd = Crowd(address, num_clients, window=4096)
+    with service(words) as served:
+        crowd = Crowd(served.address, num_clients, window=4096)
         until = time.monotonic() + START_SECONDS
         while not crowd.chunks and time.monotonic() < until:
             crowd.run(0.1)
         crowd.run(1.0)
         crowd.tokens = crowd.chunks = 0
         crowd.ages.clear()
-        used, began = cpu_seconds(broker), time.monotonic()
+        before, began = served.used(), time.monotonic()
         crowd.run(seconds)
-        took, used = time.monotonic() - began, cpu_seconds(broker) - used
+        took, used = time.monotonic() - began, served.used().since(before)
         crowd.close()
     return Measured(crowd, took, used)
 
@@ -238,10 +267,14 @@ def measure_model(
         answers = engine.generate(prompts, SamplingParams(**params))
         return sum(len(answer.token_ids) for answer in answers)
 
-    with service(words) as (address, _), Client(address) as client:
+    used: list[Used] = []
+    with service(words) as served, Client(served.address) as client:
 
         def wired() -> int:
-            return sum(len(answer.token_ids) for answer in client.gather(prompts, params))
+            before = served.used()
+            num_tokens = sum(len(each.token_ids) for each in client.gather(prompts, params))
+            used.append(served.used().since(before))
+            return num_tokens
 
         pairs = measure_pairs(lambda: rate(wired), lambda: rate(alone), num_pairs)
     figures = {
@@ -251,6 +284,9 @@ def measure_model(
         "wire_tokens_per_second": round(pairs.ours, 1),
         "lost_percent": round(100 * (1 - pairs.ratio), 1),
         "interval": [round(100 * (1 - pairs.high), 1), round(100 * (1 - pairs.low), 1)],
+        "core_seconds": Used(
+            *(round(median(each), 2) for each in zip(*used, strict=True))
+        )._asdict(),
     }
     print(json.dumps({"benchmark": "wire", "model": model, **figures}), flush=True)
 
