@@ -86,8 +86,9 @@ class EngineThread:
         self._gone.acquire(blocking=False)
         told = self._put(stepped)
         driver.account(stepped.deltas)
-        if told:
-            self._gone.acquire(timeout=self._patience.parting)
+        patience = self._patience.parting
+        if told and patience:
+            self._gone.acquire(timeout=patience)
 
     def events_left(self) -> None:
         """Say that what the events told has left. For the thread that takes them."""

@@ -2,6 +2,7 @@
 
 _COMPANY = (0.1, 0.002)  # a share of a round, and seconds; the smaller of both counts
 _PARTING = (0.05, 0.001)
+_TOO_SHORT = 0.00005  # to wake anybody in
 _NEWEST = 0.1  # the last round's share in what is known of rounds
 
 
@@ -26,8 +27,7 @@ class Patience:
 
         A round for the prompt of the first would be followed by one for all the others'.
         """
-        share, most = _COMPANY
-        return min(share * self._round, most)
+        return self._of(*_COMPANY)
 
     @property
     def parting(self) -> float:
@@ -35,5 +35,8 @@ class Patience:
 
         Both threads want the interpreter then. If they fight for it the round loses as much.
         """
-        share, most = _PARTING
-        return min(share * self._round, most)
+        return self._of(*_PARTING)
+
+    def _of(self, share: float, most: float) -> float:
+        seconds = min(share * self._round, most)
+        return seconds if seconds > _TOO_SHORT else 0.0
