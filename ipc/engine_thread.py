@@ -41,7 +41,6 @@ class EngineThread:
         self._figures_every = figures_every
         self._clock = clock
         self._patience = Patience()
-        self._gone = threading.Lock()  # free once what the last round gained has left
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -81,19 +80,9 @@ class EngineThread:
         began = self._clock()
         stepped = driver.step()
         self._patience.observe(self._clock() - began)
-        if stepped is None:
-            return
-        self._gone.acquire(blocking=False)
-        told = self._put(stepped)
-        driver.account(stepped.deltas)
-        patience = self._patience.parting
-        if told and patience:
-            self._gone.acquire(timeout=patience)
-
-    def events_left(self) -> None:
-        """Say that what the events told has left. For the thread that takes them."""
-        if self._gone.locked():  # nobody else frees it
-            self._gone.release()
+        if stepped is not None:
+            self._put(stepped)
+            driver.account(stepped.deltas)
 
     def _obey(self, driver: EngineDriver) -> None:
         """Take the commands that are there; wait for one only if the engine has nothing to do.
@@ -113,16 +102,13 @@ class EngineThread:
             if idle and driver.has_work and driver.has_room:
                 now = self._clock()
                 until = until or now + self._patience.round
-                wait = max(min(self._patience.company, until - now), 0.0)
+                wait = max(min(self._patience.seconds, until - now), 0.0)
 
-    def _put(self, event: Event) -> bool:
-        """Add an event; whether that woke the thread that takes them."""
+    def _put(self, event: Event) -> None:
         while self.events.qsize() >= MAX_EVENTS and not self._stopping.is_set():
             self._notify()
             time.sleep(_FULL)
             self.beat = self._clock()
         self.events.put(event)
-        alone = self.events.qsize() == 1  # behind others it is taken with them
-        if alone:
+        if self.events.qsize() == 1:  # behind others it is taken with them
             self._notify()
-        return alone

@@ -1,42 +1,26 @@
-"""How long an engine's thread may wait for others: little, beside what its rounds take."""
+"""How long requests at an idle engine wait for others that come with them."""
 
-_COMPANY = (0.1, 0.002)  # a share of a round, and seconds; the smaller of both counts
-_PARTING = (0.05, 0.001)
-_TOO_SHORT = 0.00005  # to wake anybody in
+_SHARE = 0.1  # of a round
+_MOST = 0.002  # seconds
+_LEAST = 0.00005  # seconds; in less nobody is woken
 _NEWEST = 0.1  # the last round's share in what is known of rounds
 
 
 class Patience:
-    """Knows what rounds take lately. An engine whose rounds take no time never waits."""
+    """Little, beside what a round takes: one for the first prompt alone would be a whole round.
+
+    An engine whose rounds take no time waits for nobody.
+    """
 
     def __init__(self) -> None:
-        self._round = 0.0  # seconds
+        self.round = 0.0  # seconds that rounds take lately
 
     def observe(self, seconds: float) -> None:
         """Learn what a round took."""
-        self._round += _NEWEST * (seconds - self._round)
+        self.round += _NEWEST * (seconds - self.round)
 
     @property
-    def round(self) -> float:
-        """Seconds a round takes."""
-        return self._round
-
-    @property
-    def company(self) -> float:
-        """Seconds that a request at an idle engine may wait for the next one that comes with it.
-
-        A round for the prompt of the first would be followed by one for all the others'.
-        """
-        return self._of(*_COMPANY)
-
-    @property
-    def parting(self) -> float:
-        """Seconds that the next round may wait for what the last one gained to leave.
-
-        Both threads want the interpreter then. If they fight for it the round loses as much.
-        """
-        return self._of(*_PARTING)
-
-    def _of(self, share: float, most: float) -> float:
-        seconds = min(share * self._round, most)
-        return seconds if seconds > _TOO_SHORT else 0.0
+    def seconds(self) -> float:
+        """How long to wait for the next request, after each that came."""
+        seconds = min(_SHARE * self.round, _MOST)
+        return seconds if seconds >= _LEAST else 0.0

@@ -1,8 +1,7 @@
 """The worker's shell: one thread owns the engine, one owns the socket; bounded queues between.
 
-Neither needs the other to go on: the socket's thread merges what it cannot send yet, and runs
-without credit are paused, so the queue of events stays short by itself. As they share an
-interpreter, the engine's lets a round's tokens leave first, if that takes a moment only.
+Neither waits for the other: the socket's thread merges what it cannot send yet, and runs without
+credit are paused, so the queue of events stays short by itself.
 """
 
 import sys
@@ -100,7 +99,6 @@ class Worker:
         if not self.engine.events.empty():  # tokens wait for nothing else
             self._take_events(now)
             self._send(socket)
-            self.engine.events_left()
         self._watch.hush()
         for _, most in ready:
             for frames in arrived(socket, most):

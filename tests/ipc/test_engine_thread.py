@@ -1,11 +1,13 @@
 """The engine's thread: what it makes leaves in order, by a queue that is bounded."""
 
+import queue
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
-from ipc.engine_driver import BeginRun, Event, Stepped
-from ipc.engine_thread import MAX_EVENTS, EngineThread
+from ipc.engine_driver import BeginRun, Command, EngineDriver, Event, Stepped
+from ipc.engine_thread import IDLE, MAX_EVENTS, EngineThread
 from ipc.fake_engine import FakeEngine, FakeOptions, fake_tokens
 from ipc.messages import Run
 from ipc.served_engine import LoadedEngine
@@ -53,3 +55,38 @@ def test_the_queue_of_events_is_bounded_and_nothing_is_lost_where_it_is_full() -
     thread.stop()
 
     assert len(tokens(told)) == 400
+
+
+class Scripted:
+    """A queue whose commands come only to those who wait for them."""
+
+    def __init__(self, *commands: Command) -> None:
+        self.commands = list(commands)
+        self.waits: list[float | None] = []
+
+    def empty(self) -> bool:
+        return True
+
+    def get(self, *, block: bool, timeout: float | None) -> Command:
+        assert block
+        self.waits.append(timeout)
+        if not self.commands:
+            raise queue.Empty
+        return self.commands.pop(0)
+
+
+def waits(round_seconds: float, num_runs: int, rows: int) -> list[float | None]:
+    """Return how long an idle engine waits for each command, until it begins a round."""
+    thread = EngineThread(load, lambda: None, clock=lambda: 0.0)
+    for _ in range(200):
+        thread._patience.observe(round_seconds)
+    runs = [BeginRun(replace(RUN, run=f"e-{number}")) for number in range(num_runs)]
+    thread.commands = scripted = Scripted(*runs)  # type: ignore[assignment]
+    thread._obey(EngineDriver(LoadedEngine(FakeEngine(), dict, ("fake",), rows, 2 * rows)))
+    return scripted.waits
+
+
+def test_runs_at_an_idle_engine_wait_a_moment_for_each_other_while_there_is_room() -> None:
+    assert waits(10.0, num_runs=3, rows=8) == [IDLE, 0.002, 0.002, 0.002]
+    assert waits(10.0, num_runs=3, rows=2) == [IDLE, 0.002]
+    assert waits(0.0, num_runs=3, rows=8) == [IDLE]  # its rounds take no time
