@@ -189,7 +189,7 @@ class ClientConnection:
     def _cancel_open(self, socket: "zmq.Socket[bytes]") -> None:
         for request_id in list(self._sinks):
             self._core.cancel(request_id)
-        self._send(socket, self._core.take_outgoing())
+        self._send(socket, list(self._core.take_outgoing()))
 
     def _connect(self, context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
         socket = context.socket(zmq.DEALER)

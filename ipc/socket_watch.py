@@ -10,8 +10,10 @@ from zmq.backend import Socket as Backend
 from .doorbell import Doorbell
 
 _BATCH = 64  # messages of one socket before the others have their turn
+_HAS_EPOLL = hasattr(select, "epoll")
 _EVENTS = int(zmq.EVENTS)
-_state: Callable[[Any, int], int] = Backend.get  # what ``zmq.Socket.getsockopt`` calls
+_IN = int(zmq.POLLIN)
+_state: Callable[[Any, int], Any] = Backend.get  # what ``zmq.Socket.getsockopt`` calls
 
 
 class SocketWatch:
@@ -23,10 +25,10 @@ class SocketWatch:
     That is asked of each socket, not of ``zmq.zmq_poll``, which gives the interpreter away.
     """
 
-    def __init__(self, bell: Doorbell | None = None) -> None:
+    def __init__(self, bell: Doorbell | None = None, *, epoll: bool = _HAS_EPOLL) -> None:
         self._bell = bell
         self._rang = False
-        self._sleep = _Epoll() if hasattr(select, "epoll") else _Poll()
+        self._sleep: _Epoll | _Poll = _Epoll() if epoll else _Poll()
         self._known: list[zmq.Socket[bytes]] = []
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         if bell is not None:
@@ -77,9 +79,6 @@ class SocketWatch:
             self._rang = False
             if not self._sleep.hears_each_ring:
                 self._bell.clear()
-
-
-_IN = int(zmq.POLLIN)
 
 
 class _Poll:

@@ -1,5 +1,6 @@
 """Waiting for sockets and a bell: nothing that is there is slept over."""
 
+import select
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from ipc.doorbell import Doorbell
 from ipc.frames import receive_from, send_frames, send_to
 from ipc.socket_watch import SocketWatch
 
+needs_epoll = pytest.mark.skipif(not hasattr(select, "epoll"), reason="Linux has epoll")
 LONG = 60_000  # milliseconds: whoever sleeps so long has missed something
 
 Sockets = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]
@@ -66,9 +68,10 @@ def test_one_message_at_a_time_is_never_slept_over(pair: Sockets) -> None:
         assert dealer.recv() == str(number).encode()
 
 
-def test_a_bell_ends_a_sleep_once() -> None:
+@pytest.mark.parametrize("epoll", [False, pytest.param(True, marks=needs_epoll)])
+def test_a_bell_ends_a_sleep_once(epoll: bool) -> None:
     bell = Doorbell()
-    watch = SocketWatch(bell)  # no socket, whose connecting would end a sleep too
+    watch = SocketWatch(bell, epoll=epoll)  # no socket, whose connecting would end a sleep too
     bell.ring()
     assert watch.wait(LONG) == []
     watch.hush()
