@@ -31,7 +31,7 @@ class Connection:
         self.submits.append(submit)
         self.sinks[submit.id] = sink
 
-    def read_all(self, request_id: str) -> None:
+    def read_all(self, request_id: str, *, wake: bool = True) -> None:
         self.calls.append(("read_all", request_id))
 
     def cancel(self, request_id: str) -> None:
