@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from processes import Service
+from processes import Service, wait_until
 from trouble_proxy import TroubleProxy
 
 from ipc.client import Client
@@ -56,7 +56,10 @@ def test_connections_that_are_cut_lose_and_double_nothing(
     def cut_often() -> None:
         for number in range(6):
             time.sleep(0.35)
-            (front, back)[number % 2].cut()
+            proxy = (front, back)[number % 2]
+            before = proxy.connections
+            proxy.cut()
+            wait_until(lambda p=proxy, n=before: p.connections > n, why="it connects again")
 
     check(service.client(), tokens=200, disturb=cut_often)
     assert front.connections >= 3
