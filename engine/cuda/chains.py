@@ -6,11 +6,12 @@ one owner in a process has them (``claim``), one after the other.
 """
 
 import ctypes
+import gc
 import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import mlx.core as mx
@@ -205,7 +206,7 @@ class ChainRun:
         self.done = done
         self._last: tuple[mx.array, mx.array | None] | None = None
 
-    @property
+    @cached_property
     def may_run(self) -> bool:
         """Whether its owner is the one that has the chains; ``claim`` says why."""
         return claim(self._owner)
@@ -277,6 +278,8 @@ def claim(owner: Any) -> bool:
     """Let ``owner`` run chains if nobody else that lives does; return whether it may."""
     if MULTI_PROCESS in os.environ:  # another process's blocks would take the place of a launch's
         return False
+    if owner not in _owners and _owners:
+        gc.collect()  # an engine that nobody has any more lies in circles
     if not _owners:
         _owners.add(owner)
     return owner in _owners
