@@ -217,3 +217,9 @@ def test_a_model_of_small_products_is_not_worth_lanes() -> None:
     assert products.mostly_large(nn.Sequential(small, large))
     assert not products.mostly_large(nn.Sequential(*[nn.Linear(512, 512) for _ in range(5)], large))
     assert not products.mostly_large(nn.Sequential())
+
+
+def test_a_quickened_model_is_as_large_as_before() -> None:
+    model = nn.Sequential(nn.Linear(1024, 1024))
+    quicken(model, Lanes.make(2), tiles=False)
+    assert products.mostly_large(model)
