@@ -22,14 +22,13 @@ from .chains import ChainRun
 from .delta_layer import CudaDeltaLayer, CudaDeltaWindow, delta_table
 from .device import on_device
 from .shared_rows import SharedPlan, SharedRows
-from .window import WindowArrays, splits_for
+from .window import WindowArrays, splits_for, table_width
 
 WIDEST = 9  # tokens of a window
 MOST_ROWS = 64
 MOST_TOKENS = fusing.MOST_ROWS  # beyond them a step is long beside its building
 MOST_CAPTURES = 2  # of a row that decodes: those of its folds and its own
 ROW_STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
-FEWEST_BLOCKS = 16
 
 Compiled = Callable[[mx.array, mx.array, mx.array], tuple[mx.array, mx.array]]
 """Tokens, packed arrays, what the run before left of its chains -> hidden states, the same."""
@@ -80,7 +79,7 @@ class CompiledBody:
             tokens = on_device(tokens)[: tokens.size].reshape(tokens.shape)
             return self._run(tokens, caches)
         num_rows = next(count for count in ROW_STEPS if count >= batch.size)
-        num_blocks = max(FEWEST_BLOCKS, 1 << (batch.blocks.shape[1] - 1).bit_length())
+        num_blocks = table_width(batch.blocks.shape[1])
         shape = Shape(num_rows, batch.width, num_blocks, batch.block_size)
         arrays = {
             "starts": batch.starts,
@@ -107,11 +106,6 @@ class CompiledBody:
         for cache in caches:
             cache.done = [hidden]  # which depends on all that every layer wrote
         return hidden[: batch.size] if lacking else hidden
-
-    @property
-    def num_shapes(self) -> int:
-        """How many graphs have been traced."""
-        return len(self._compiled)
 
     def _trace(self, shape: Shape) -> Compiled:
         def body(

@@ -101,7 +101,7 @@ class CudaDeltaWindow(FusedWindow):
         is_short = self.width <= delta.MAX_WIDTH
         if not is_short:
             assert self.view is not None
-            has_drafts = any(window.drafts for window in self.view.batch.windows)
+            has_drafts = self.view.batch.has_drafts
             assert not has_drafts, f"drafts in a window of more than {delta.MAX_WIDTH} tokens"
         is_chunked = not is_short and delta_prompt.takes_chunks(layer.shape)
         launch = delta_prompt.run_chunks if is_chunked else delta_prompt.run_tokens

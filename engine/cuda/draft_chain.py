@@ -16,9 +16,7 @@ import numpy as np
 from ..attention.layer import RunStep
 from ..batch import Batch
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
-from .window import WindowArrays, pack, splits_for
-
-FEWEST_BLOCKS = 16
+from .window import WindowArrays, pack, splits_for, table_width
 
 
 class CudaDraftChain(CudaPagedCache):
@@ -77,8 +75,3 @@ def compile_step(layer: CudaAttentionLayer, run: RunStep) -> RunStep:
         return found
 
     return step
-
-
-def table_width(num_blocks: int) -> int:
-    """How many blocks tables are padded to: one of few numbers."""
-    return max(FEWEST_BLOCKS, 1 << (num_blocks - 1).bit_length())

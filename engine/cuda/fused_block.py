@@ -40,6 +40,7 @@ class FusedBlock(nn.Module):
     feed_forward: FusedFeedForward | None
     norms: tuple[product.Norm, product.Norm]
     any_rows: bool
+    starts: bool  # over many rows, the device is to begin with what is made so far
     chained: chains.ChainedBlock | None = None
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:

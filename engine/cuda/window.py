@@ -12,6 +12,7 @@ from .device import on_device
 # Positions of a split; the first has twice as many. One rule for all batches and shapes, or results
 # would depend on them: short rows are not cut at all, and long ones can be spread.
 SPLIT = 256
+FEWEST_BLOCKS = 16  # of a table that is padded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +56,11 @@ def pack(starts: Int32s, lengths: Int32s, blocks: Int32s) -> Int32s:
 def splits_for(end: int) -> int:
     """How many splits cover positions 0 .. end - 1."""
     return max(1, (end - 1) // SPLIT)
+
+
+def table_width(num_blocks: int) -> int:
+    """How many blocks tables of compiled steps are padded to: one of few numbers."""
+    return max(FEWEST_BLOCKS, 1 << (num_blocks - 1).bit_length())
 
 
 def window_arrays(view: BatchView) -> WindowArrays:
