@@ -3,7 +3,8 @@
 Rows decode windows of one pending token and ``--drafts`` drafts, all accepted, so that every round
 folds as much as it can. Beside it, in turn, on the same model:
 
-    rollback   the same tokens as a certain window, whose state is written at once: ratio of times
+    rollback   the same tokens as a certain window, whose state is written at once and of which as
+               many logits are computed: ratio of times
     window     a single token; ``--dense FOLDER`` does the same with a dense model of that size, and
                the ratio is that of the two models' ratios: 1 where drafts cost both the same
 
@@ -67,6 +68,7 @@ class Rounds:
         blocks = -(-(CONTEXT + 64) // options.block_size)
         self.tables = [tuple(range(1 + n * blocks, 1 + (n + 1) * blocks)) for n in range(rows)]
         self.has_slots = self.parts.bytes_per_slot > 0
+        self._shown: list[mx.array] = []  # hidden states whose logits no certain window needs
 
     def seconds(self, kind: Kind) -> float:
         """Time a round of ``kind`` that follows another of its kind."""
@@ -91,7 +93,15 @@ class Rounds:
             )
             for number, table in enumerate(self.tables)
         )
-        self.executor.run(Round(rows), self.sayings.pick, lambda *_: mx.array([]))
+        self._shown.clear()
+        self.executor.run(Round(rows), self.sayings.pick, lambda *_: mx.array([]), self._show)
+        if self._shown:
+            logits = self.executor.forward.logits(mx.concatenate(self._shown))
+            mx.eval(mx.argmax(logits, axis=-1))
+
+    def _show(self, row: Row, hidden: mx.array, head: object) -> None:
+        if hidden.shape[0] > 1:
+            self._shown.append(hidden[:-1])
 
 
 def compare_windows(hybrid: Rounds, dense: Rounds, num_pairs: int) -> dict[str, Any]:
