@@ -36,7 +36,6 @@ MARGIN, MARGIN_PER_ROW = 1.01, 0.002  # times a plain round's tokens a second, f
 MARGIN_AT_END = 1.0  # over the tokens to go, for more rows: a batch of them ends by bad luck
 MANY_ROWS = 8  # from here on looking costs more than a row's words that begin to repeat bring
 GROWS, GROWS_PER_ROW, MOST_GROWS = 0.2, 0.01, 0.8  # share of a round's time that rows make
-SURCHARGE_GROWS = 0.6  # the same share of what drafts add to it
 LONG_TO_GO = 0.75  # of the most tokens that a row has to go
 LAST_ROUND = 0.3  # of a row's last round with drafts is for nothing
 LAGGARDS = 2  # one in so many of those rows: they are the last to end
@@ -204,6 +203,7 @@ class AdaptiveDepth:
         tokens = [float(num_rows)]
         everybody: list[float] = []  # what those gain by which the batch ends, by place
         gained = 0.0
+        grows = 1.0 if self._is_crowded else min(MOST_GROWS, GROWS + GROWS_PER_ROW * num_rows)
         for place in range(max(map(len, chances.values()), default=0)):
             gained += sum(own[place] for own in chances.values() if place < len(own))
             if not self._is_crowded:
@@ -212,18 +212,11 @@ class AdaptiveDepth:
                     for seq_id in self._long_to_go
                 )[: -(-len(self._long_to_go) // LAGGARDS)]
                 everybody.append(sum(least) / len(least))
-            tokens.append(num_rows + gained)
+            tokens.append(grows * (num_rows + gained))
             if not self._is_crowded:
-                grows = self._share_that_grows(num_rows, place + 1)
                 pace = until_last(everybody, self._most_left, len(self._long_to_go))
-                tokens[-1] = grows * tokens[-1] + (1 - grows) * num_rows * pace
+                tokens[-1] += (1 - grows) * num_rows * pace
         return tokens
-
-    def _share_that_grows(self, num_rows: int, depth: int) -> float:
-        """The share of a round's time that its rows make, and that those that have ended spare."""
-        ratio = self.times.guess(num_rows, depth).ratio
-        plain = min(MOST_GROWS, GROWS + GROWS_PER_ROW * num_rows)
-        return (plain + max(plain, SURCHARGE_GROWS) * (ratio - 1)) / ratio
 
     def _learn(self, outcome: Outcome) -> None:
         if not self.drafts_are_free:
