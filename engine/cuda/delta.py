@@ -8,14 +8,13 @@ from typing import Any
 import mlx.core as mx
 
 from ..slots import SlotArray, Slots
-from .device import on_device
+from .device import MULTIPROCESSORS, on_device
 from .source import Kernel, Template
 
 MAX_WIDTH = 9  # tokens of a window that runs in one launch
 THREADS = 256
 MAX_STATE = 24 * 32 * 32  # numbers of a head's state that 256 threads hold in registers
-MULTIPROCESSORS = 132  # of an H200
-SHARED_MEMORY = 228 * 1024  # of each
+SHARED_MEMORY = 228 * 1024  # of a multiprocessor
 SOURCES = ("warp.cuh", "delta_rule.cuh")
 POOLS = ("state", "history", "keys", "deltas", "decays")
 WEIGHTS = ("convolution", "decay_rates", "dt_bias", "norm", "epsilon")

@@ -1,7 +1,8 @@
-"""Arrays that kernels read, in the device's own memory."""
+"""What is known of the device, and arrays that kernels read in its own memory."""
 
 import mlx.core as mx
 
+MULTIPROCESSORS = 132  # of an H200: how much is to be dealt out
 FEWEST = 4  # numbers: MLX keeps arrays of up to 8 bytes where the host does
 
 

@@ -6,13 +6,13 @@ from functools import cache
 import mlx.core as mx
 
 from ..pages import Pages
+from .device import MULTIPROCESSORS
 from .source import Kernel, Template
 from .window import SPLIT, WindowArrays, splits_for
 
 KEYS = QUERIES = 16  # of a tile, see kernels/paged_window.cuh
 WARPS = 6
 BLOCKS = 2  # on a multiprocessor
-AT_ONCE = 132 * BLOCKS  # on an H200
 MAX_WIDTH = 16  # tokens of a window that attends tile by tile
 
 STRIDED = """
@@ -234,11 +234,12 @@ def _blocks_for(splits: int, groups: int) -> int:
     """How many blocks to deal ``splits`` out to, of each of ``groups``.
 
     Few have to wait for each other; many do the same preparations. A block takes about a third of
-    the time for these that it takes for a split, and so many at once run on the device.
+    the time for these that it takes for a split; BLOCKS run at once on each multiprocessor.
     """
 
     def time(blocks: int) -> int:
-        return -(-groups * blocks // AT_ONCE) * (1 + 3 * -(-splits // blocks))
+        turns = -(-groups * blocks // (BLOCKS * MULTIPROCESSORS))
+        return turns * (1 + 3 * -(-splits // blocks))
 
     return min(range(1, splits + 1), key=lambda blocks: (time(blocks), -blocks))
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from functools import cache
 
+from .device import MULTIPROCESSORS
 from .source import Kernel, Template
 
 PARTS = 8  # of the depth, whose sums are added in order
-MULTIPROCESSORS = 132  # of an H200; results do not depend on it
 MOST_SHARED = 227 * 1024  # bytes that a block may have
 INPUTS = ("x", "w0", "w1", "w2", "w3", "bias", "residual", "norm", "epsilon", "factors", "mode")
 PRODUCT = """

@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from ..pages import Pages
 from . import paged_attention
+from .device import MULTIPROCESSORS
 from .paged_attention import HEADS_FILES, HeadPreparation, Projection, SharedSums
 from .shared_rows import KEYS, SharedRows
 from .source import Kernel
@@ -28,7 +29,6 @@ ATTEND = """
   SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, STAGES>(prefix).run(shared);
 """
 
-AT_ONCE = 132  # blocks, on an H200
 WARPGROUPS = 2
 QUERIES = 64 * WARPGROUPS  # of a tile, see kernels/shared_prefix.cuh
 SHARED_MEMORY = 227 * 1024  # of a block, at most
@@ -94,7 +94,7 @@ def _attend(
     num_kv_heads = pages.shape.num_kv_heads
     group = num_heads // num_kv_heads
     tiles = -(-rows * width * group // QUERIES) + shared.groups.shape[0] - 1  # at most
-    pieces = max(1, min(shared.num_positions // KEYS, AT_ONCE // (tiles * num_kv_heads)))
+    pieces = max(1, min(shared.num_positions // KEYS, MULTIPROCESSORS // (tiles * num_kv_heads)))
     sums = (rows, num_kv_heads, pieces, width * group)
     partial, stats = _attend_kernel(head_dim, group, pages.block_size)(
         [queries, pages.keys, pages.values, window.tables, shared.groups, *constants],
