@@ -18,7 +18,7 @@ from .. import blas
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """The default stream of the CPU and its helpers, for the thread they were made on."""
+    """The default stream of the CPU and those beside it, for the thread they were made on."""
 
     streams: tuple[mx.Stream, ...]
 
