@@ -1,4 +1,4 @@
-"""Decoder blocks whose few rows run in five launches, or in two (chains.py), instead of some twenty.
+"""Decoder blocks whose few rows run in five launches, or two (chains.py), instead of some twenty.
 
 A block is norm, attention or gated delta, residual, norm, feed-forward, residual; each of its two
 halves is fused where the kernels take it, and runs as mlx-lm wrote it where not. Over many rows a
