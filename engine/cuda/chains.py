@@ -25,7 +25,8 @@ STAGES = {8: (12, 8), 16: (12, 8), 32: (11, 10), 64: (10, 8)}  # by rows of x: o
 SHARED = 227 * 1024  # bytes; alignment included
 MOST_LINKS = 4  # products of a launch
 MOST_SHARES = 8  # tiles of which a block of a launch may have parts
-MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+# CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT and _COMPUTE_CAPABILITY_MAJOR, _MINOR
+ATTRIBUTES = (16, 75, 76)
 MULTI_PROCESS = "CUDA_MPS_PIPE_DIRECTORY"  # set where processes run on a device side by side
 COMPUTE_CAPABILITY = (9, 0)  # wgmma is of sm_90a alone
 
@@ -263,7 +264,7 @@ def count_multiprocessors() -> int:
     except OSError:
         return 0
     values = []
-    for attribute in (MULTIPROCESSOR_COUNT, 75, 76):  # 75, 76: compute capability
+    for attribute in ATTRIBUTES:
         value = ctypes.c_int()
         if driver.cuInit(0) or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0):
             return 0
