@@ -74,7 +74,10 @@ def _kernel(head_dim: int, group: int, block_size: int) -> tuple[Kernel, int]:
     queries = warpgroups * 64
     kernel = Kernel(
         "prompt_attention",
-        ("warp.cuh", "heads.cuh", "warpgroup.cuh", "prompt_attention.cuh"),
+        (
+            *("warp.cuh", "heads.cuh", "warpgroup.cuh"),
+            *("warpgroup_attention.cuh", "prompt_attention.cuh"),
+        ),
         ATTEND,
         (
             *("queries", "key_pages", "value_pages", "tables", "starts", "lengths"),
