@@ -119,9 +119,22 @@ def layer_weights(module: Any) -> dict[str, mx.array]:
     }
 
 
-def pools_of(slots: Slots) -> list[mx.array]:
-    """The pools in the kernels' order; without records any array stands in their place."""
-    return [slots.pools.get(name, slots.pools["state"]) for name in POOLS]
+def kernel_inputs(
+    slots: Slots,
+    weights: Mapping[str, mx.array],
+    rows: mx.array,
+    *,
+    columns: mx.array,
+    mixed: mx.array,
+    gate: mx.array,
+    a: mx.array,
+    b: mx.array,
+) -> list[mx.array]:
+    """What every kernel of a window takes, in its order; ``run_window`` says what they are."""
+    parameters = (weights[name] for name in WEIGHTS)
+    # without records any array stands in their place
+    pools = (slots.pools.get(name, slots.pools["state"]) for name in POOLS)
+    return [mixed, gate, a, b, columns, *parameters, rows, *pools]
 
 
 def run_window(
@@ -147,7 +160,7 @@ def run_window(
     count, width = mixed.shape[:2]
     kernel, blocks = _window_kernel(shape)
     return kernel(
-        [mixed, gate, a, b, columns, *(weights[name] for name in WEIGHTS), rows, *pools_of(slots)],
+        kernel_inputs(slots, weights, rows, columns=columns, mixed=mixed, gate=gate, a=a, b=b),
         (shape.num_value_heads, min(count, max(1, blocks // shape.num_value_heads)), 1),
         [(count, width, shape.num_value_heads, shape.value_dim)],
         [shape.dtype],

@@ -10,7 +10,7 @@ from functools import cache
 import mlx.core as mx
 
 from ..slots import Slots
-from .delta import POOLS, SET_WEIGHTS, SETUP, SOURCES, THREADS, WEIGHTS, DeltaShape, pools_of
+from .delta import POOLS, SET_WEIGHTS, SETUP, SOURCES, THREADS, WEIGHTS, DeltaShape, kernel_inputs
 from .prompt_attention import ARCHITECTURE
 from .source import Kernel, Template
 
@@ -77,9 +77,7 @@ def run_chunks(
         (count, chunks, shape.num_key_heads),
         (count, chunks, shape.num_value_heads),
     )
-    inputs = [
-        *(mixed, gate, a, b, columns, *(weights[name] for name in WEIGHTS), rows, *pools_of(slots))
-    ]
+    inputs = kernel_inputs(slots, weights, rows, columns=columns, mixed=mixed, gate=gate, a=a, b=b)
     terms = prepare(
         inputs,
         (chunks, shape.num_value_heads, count),
@@ -152,9 +150,7 @@ def run_tokens(
     keys = (count, width, shape.num_key_heads, shape.key_dim)
     values = (count, width, shape.num_value_heads, shape.value_dim)
     prepare, run = _token_kernels(shape)
-    inputs = [
-        *(mixed, gate, a, b, columns, *(weights[name] for name in WEIGHTS), rows, *pools_of(slots))
-    ]
+    inputs = kernel_inputs(slots, weights, rows, columns=columns, mixed=mixed, gate=gate, a=a, b=b)
     prepared = prepare(
         inputs,
         (-(-width // TOKENS), shape.num_value_heads, count),
