@@ -6,15 +6,13 @@
 template <int ROWS>
 struct RowsOfX {};
 
-#define OPERANDS(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
-
 __device__ __forceinline__ void multiply_rows(
     float (&c)[4], unsigned long long a, unsigned long long b, int adds, RowsOfX<8>) {
   asm volatile(
       "{.reg .pred adds; setp.ne.b32 adds, %6, 0; "
       "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, "
       "%4, %5, adds, 1, 1, 0, 0;}"
-      : OPERANDS(c, 0)
+      : SUMS_4(c, 0)
       : "l"(a), "l"(b), "r"(adds));
 }
 
@@ -24,7 +22,7 @@ __device__ __forceinline__ void multiply_rows(
       "{.reg .pred adds; setp.ne.b32 adds, %10, 0; "
       "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, adds, 1, 1, 0, 0;}"
-      : OPERANDS(c, 0), OPERANDS(c, 4)
+      : SUMS_4(c, 0), SUMS_4(c, 4)
       : "l"(a), "l"(b), "r"(adds));
 }
 
@@ -35,7 +33,7 @@ __device__ __forceinline__ void multiply_rows(
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
       "%16, %17, adds, 1, 1, 0, 0;}"
-      : OPERANDS(c, 0), OPERANDS(c, 4), OPERANDS(c, 8), OPERANDS(c, 12)
+      : SUMS_16(c, 0)
       : "l"(a), "l"(b), "r"(adds));
 }
 
@@ -43,8 +41,6 @@ __device__ __forceinline__ void multiply_rows(
     float (&c)[32], unsigned long long a, unsigned long long b, int adds, RowsOfX<64>) {
   warpgroup_multiply(c, a, b, adds);
 }
-
-#undef OPERANDS
 
 // The products begun since the last one are a group.
 __device__ __forceinline__ void commit_products() {
