@@ -1,7 +1,6 @@
 """CUDA sources beside this file, made into kernels that MLX compiles when they first run."""
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,6 @@ import mlx.core as mx
 FOLDER = Path(__file__).parent / "kernels"
 
 Template = list[tuple[str, int | mx.Dtype]]
-
-
-@cache
-def read_source(file: str) -> str:
-    """Return the text of one source file."""
-    return (FOLDER / file).read_text()
 
 
 class Kernel:
@@ -40,7 +33,8 @@ class Kernel:
         shared_memory: int = 0,
         contiguous: bool = True,
     ) -> None:
-        header = "\n".join(read_source(file) for file in files)
+        # MLX hashes all of a kernel's source at each launch: files are named in it, not copied
+        header = "\n".join(f'#include "{FOLDER / file}"' for file in files)
         # MLX writes the signature itself: the launch bounds have to hide in the word before it
         bounds = f"__attribute__((global)) __launch_bounds__({threads}, {blocks})"
         self.threads = threads
