@@ -16,11 +16,12 @@ How rarely tokens come matters: after some milliseconds others have the processo
 what wakes fetches its code from memory.
 
 ``--model demo`` compares a model's throughput with the engine alone instead, the same requests in
-interleaved pairs. What each process used of the cores stands beside it: the client's part is no
-cost of the service, but it runs on the same machine.
+interleaved pairs. The client gathers answers, as the engine alone gives them; with ``--linger 0``
+every round's tokens come to it at once. What each process used of the cores stands beside it: the
+client's part is no cost of the service, but it runs on the same machine.
 
     python -m benchmarks.wire [--clients 1 16 256] [--seconds 3] [--gaps 2 5 10 20] [--spread]
-    python -m benchmarks.wire --model demo [--pairs 15] [--max-rows 8]
+    python -m benchmarks.wire --model demo [--pairs 15] [--max-rows 8] [--linger 0]
 """
 
 import argparse
@@ -43,6 +44,7 @@ from ipc.addresses import configure
 from ipc.client import Client
 from ipc.client_core import ClientCore
 from ipc.frames import arrived, send_frames
+from ipc.limits import ANSWER_LINGER
 from ipc.messages import Chunk, Submit
 from ipc.socket_watch import SocketWatch
 
@@ -246,7 +248,13 @@ def possible_gaps(num_clients: int, milliseconds: Sequence[float]) -> list[float
 
 
 def measure_model(
-    model: str, *, num_requests: int, max_tokens: int, max_rows: int, num_pairs: int
+    model: str,
+    *,
+    num_requests: int,
+    max_tokens: int,
+    max_rows: int,
+    num_pairs: int,
+    linger: float,
 ) -> None:
     """Print a model's tokens a second through the service and with the engine alone."""
     from engine import Engine, SamplingParams
@@ -272,13 +280,15 @@ def measure_model(
 
         def wired() -> int:
             before = served.used()
-            num_tokens = sum(len(each.token_ids) for each in client.gather(prompts, params))
+            answers = client.gather(prompts, params, linger=linger)
+            num_tokens = sum(len(each.token_ids) for each in answers)
             used.append(served.used().since(before))
             return num_tokens
 
         pairs = measure_pairs(lambda: rate(wired), lambda: rate(alone), num_pairs)
     figures = {
         "rows": max_rows,
+        "linger": linger,
         "pairs": pairs.num_pairs,
         "engine_tokens_per_second": round(pairs.theirs, 1),
         "wire_tokens_per_second": round(pairs.ours, 1),
@@ -302,6 +312,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--max-rows", type=int, default=8)
+    parser.add_argument("--linger", type=float, default=ANSWER_LINGER, help="seconds")
     arguments = parser.parse_args()
     if arguments.model:
         measure_model(
@@ -310,6 +321,7 @@ def main() -> None:
             max_tokens=arguments.max_tokens,
             max_rows=arguments.max_rows,
             num_pairs=arguments.pairs,
+            linger=arguments.linger,
         )
     else:
         for num_clients in arguments.clients:

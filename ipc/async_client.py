@@ -12,7 +12,7 @@ from .client_connection import ClientConnection
 from .client_core import ClientConfig, StreamEvent
 from .client_requests import RequestProgress, make_submit
 from .keys import KeyPair
-from .limits import DEFAULT_ADDRESS, DEFAULT_WINDOW
+from .limits import ANSWER_LINGER, DEFAULT_ADDRESS, DEFAULT_WINDOW
 from .messages import Stats, Submit
 
 
@@ -100,19 +100,27 @@ class AsyncClient:
         model: str = "",
         resume: bool = False,
         window: int = DEFAULT_WINDOW,
+        linger: float = 0.0,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncRequestHandle:
         """Send a request; return at once. As ``Client.submit``."""
         submit = make_submit(
-            prompt, params, model=model, resume=resume, window=window, request_id=request_id
+            prompt,
+            params,
+            model=model,
+            resume=resume,
+            window=window,
+            linger=linger,
+            request_id=request_id,
         )
         return AsyncRequestHandle(self._connection, submit, timeout or self._timeout)
 
     async def ask(
         self, prompt: Prompt, params: Mapping[str, Any] | None = None, **options: Any
     ) -> Answer:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for its answer. As ``Client.ask``."""
+        options = {"linger": ANSWER_LINGER, **options}
         return await self.submit(prompt, params, **options).result()
 
     async def gather(

@@ -156,6 +156,7 @@ class Job:
             model=submit.model,
             params=params,
             window=max(self.credit, 1),
+            linger=submit.linger,
             seq=self.outbox.end,
             prompt_ids=submit.prompt_ids,
             emitted_ids=b"".join(self.emitted),

@@ -21,7 +21,7 @@ from .client_connection import ClientConnection, ConnectionClosedError
 from .client_core import ClientConfig, StreamEvent
 from .client_requests import RequestProgress, make_submit
 from .keys import KeyPair
-from .limits import DEFAULT_ADDRESS, DEFAULT_WINDOW
+from .limits import ANSWER_LINGER, DEFAULT_ADDRESS, DEFAULT_WINDOW
 from .messages import Stats, Submit
 
 
@@ -123,6 +123,7 @@ class Client:
         model: str = "",
         resume: bool = False,
         window: int = DEFAULT_WINDOW,
+        linger: float = 0.0,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> RequestHandle:
@@ -130,14 +131,16 @@ class Client:
 
         ``params`` are SamplingParams by name. ``resume``: if its worker is lost, go on elsewhere
         from what was emitted. ``window``: how many tokens it may run ahead of its reader.
-        ``timeout``: seconds, after which it is cancelled and fails with code "timeout". Raises
-        ValueError for what no broker would take.
+        ``linger``: how many seconds tokens after the first may wait for later ones, which spares
+        the service work where nobody reads them as they come. ``timeout``: seconds, after which it
+        is cancelled and fails with code "timeout". Raises ValueError for what no broker would take.
         """
         return self._submit(
             *(prompt, params, timeout),
             model=model,
             resume=resume,
             window=window,
+            linger=linger,
             request_id=request_id,
         )
 
@@ -156,8 +159,8 @@ class Client:
     def ask(
         self, prompt: Prompt, params: Mapping[str, Any] | None = None, **options: Any
     ) -> Answer:
-        """Send a request and wait for its answer."""
-        return self.submit(prompt, params, **options).result()
+        """Send a request and wait for its answer. Options are those of ``submit``."""
+        return self.submit(prompt, params, **{"linger": ANSWER_LINGER, **options}).result()
 
     def gather(
         self,
@@ -172,7 +175,9 @@ class Client:
 
         ``concurrency`` of them are open at a time. With ``return_errors`` a RequestFailedError
         takes the place of its answer; otherwise the first is raised and the others are cancelled.
+        Options are those of ``submit``.
         """
+        options = {"linger": ANSWER_LINGER, **options}
         connection = self._connection
         waiting: deque[RequestHandle] = deque()
         burst = Burst()

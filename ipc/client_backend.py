@@ -14,6 +14,7 @@ from .client_answers import Answer, Part, RequestFailedError
 from .client_connection import ClientConnection
 from .client_core import StreamEvent
 from .client_requests import RequestProgress, make_submit
+from .limits import ANSWER_LINGER
 
 WAIT_SECONDS = 0.1  # the longest that a step waits for news
 LOST = frozenset({"unreachable", "closed", "no_worker", "busy", "draining", "unknown_model"})
@@ -44,6 +45,7 @@ class ClientBackend:
                 given_parameters(params),
                 model=self._model,
                 resume=params.n == 1,
+                linger=ANSWER_LINGER,
                 request_id=request_id,
             )
         except ValueError as error:

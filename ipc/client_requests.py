@@ -29,6 +29,7 @@ def make_submit(
     model: str = "",
     resume: bool = False,
     window: int = DEFAULT_WINDOW,
+    linger: float = 0.0,
     request_id: str | None = None,
 ) -> Submit:
     """Return the message for a request. Raises ValueError saying what is wrong with it."""
@@ -37,6 +38,7 @@ def make_submit(
         "model": model,
         "params": to_wire(params or {}),
         "window": window,
+        "linger": linger,
         "resume": resume,
     }
     if isinstance(prompt, str):

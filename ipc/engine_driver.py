@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .lingering import Lingering
 from .messages import Run
 from .served_engine import DeltaLike, LoadedEngine
 from .token_ids import unpack_ids
@@ -94,6 +95,8 @@ class EngineDriver:
         self._rows = loaded.rows
         self._make_params: Callable[[Mapping[str, Any]], Any] = loaded.make_params
         self._runs: dict[str, _Progress] = {}
+        self._gained: Sequence[DeltaLike] = ()
+        self._lingering = Lingering()
 
     @property
     def has_work(self) -> bool:
@@ -151,16 +154,23 @@ class EngineDriver:
         samples = run.params.get("n") or 1
         progress = _Progress(samples, len(emitted), run.window)
         self._runs[run.run] = progress
+        self._lingering.begin(run.run, run.linger)
         self._pause_if_spent(run.run, progress)
         return None
 
-    def step(self) -> Stepped | None:
-        """Run one round of the engine. What it gains may be told at once, then ``account``."""
-        deltas = tuple(self._engine.step())
-        return Stepped(deltas) if deltas else None
+    def step(self, now: float) -> Stepped | None:
+        """Run one round of the engine. What it returns may be told at once, then ``account``."""
+        self._gained = self._engine.step()
+        told = self._lingering.sift(self._gained, now)
+        return Stepped(tuple(told)) if told else None
 
-    def account(self, deltas: Sequence[DeltaLike]) -> None:
-        """Count what a round gained; pause runs that have used up their credit."""
+    def account(self) -> Stepped | None:
+        """Count what the round gained; pause runs that have used up their credit.
+
+        Then nothing waits any longer: more is granted only once it has arrived.
+        """
+        deltas, self._gained = self._gained, ()
+        paused = False
         for delta in deltas:
             progress = self._runs.get(delta.request_id)
             if progress is None:
@@ -170,15 +180,20 @@ class EngineDriver:
                 progress.samples_left -= 1
                 if progress.samples_left == 0:
                     del self._runs[delta.request_id]
+                    self._lingering.end(delta.request_id)
         for delta in deltas:
             progress = self._runs.get(delta.request_id)
             if progress is not None:
-                self._pause_if_spent(delta.request_id, progress)
+                paused |= self._pause_if_spent(delta.request_id, progress)
+        told = self._lingering.release() if paused else ()
+        return Stepped(tuple(told)) if told else None
 
-    def _pause_if_spent(self, run: str, progress: _Progress) -> None:
-        if not progress.paused and progress.tokens >= progress.credit:
-            progress.paused = True
-            self._engine.pause(run)
+    def _pause_if_spent(self, run: str, progress: _Progress) -> bool:
+        if progress.paused or progress.tokens < progress.credit:
+            return False
+        progress.paused = True
+        self._engine.pause(run)
+        return True
 
     def figures(self) -> EngineFigures:
         """Return the engine's statistics, as far as the wire carries them."""

@@ -78,11 +78,13 @@ class EngineThread:
 
     def _step(self, driver: EngineDriver) -> None:
         began = self._clock()
-        stepped = driver.step()
+        stepped = driver.step(began)
         self._patience.observe(self._clock() - began)
         if stepped is not None:
             self._put(stepped)
-            driver.account(stepped.deltas)
+        late = driver.account()
+        if late is not None:
+            self._put(late)
 
     def _obey(self, driver: EngineDriver) -> None:
         """Take the commands that are there; wait for one only if the engine has nothing to do.

@@ -25,5 +25,6 @@ MAX_MODELS = 64
 MAX_SAMPLES = 1024
 MAX_WINDOW = 65_536
 DEFAULT_WINDOW = 1024
+ANSWER_LINGER = 0.25  # seconds, where a client waits for whole answers
 
 ID_BYTES = 4  # one token id in an attachment

@@ -91,6 +91,7 @@ _ask_fields: dict[str, Check] = {
     "model": _label,
     "params": parameters,
     "window": _window,
+    "linger": seconds,
 }
 _kind = one_of("text", "messages", "tokens")
 _prompt_frames = ("prompt_ids", "emitted_ids")

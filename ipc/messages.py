@@ -71,6 +71,7 @@ class Submit:
     params: Mapping[str, Any] = field(default_factory=dict)
     window: int = DEFAULT_WINDOW
     resume: bool = False
+    linger: float = 0.0  # seconds
     again: bool = False
     received: int = 0
     run: str = ""  # with again: of the last message received
@@ -92,6 +93,7 @@ class Run:
     model: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     window: int = DEFAULT_WINDOW
+    linger: float = 0.0
     seq: int = 0
     prompt_ids: bytes = b""
     emitted_ids: bytes = b""

@@ -133,19 +133,22 @@ class SimWorker:
             self.core.broker_frames(self.link.down.popleft(), self.sim.now)
         if not self.hung:
             try:
-                for command in self.core.take_commands(100):
-                    for event in self.driver.handle(command):
-                        self.core.engine_event(event, self.sim.now)
-                stepped = self.driver.step() if self.driver.num_runs else None
-                if stepped is not None:
-                    self.core.engine_event(stepped, self.sim.now)
-                    self.driver.account(stepped.deltas)
+                self._drive()
             except RuntimeError as error:
                 self.hung = True
                 self.core.engine_event(EngineDied(str(error)), self.sim.now)
         if self.core.tick(self.sim.now):
             self.link.cut()
         self.link.up.extend(self.core.collect())
+
+    def _drive(self) -> None:
+        for command in self.core.take_commands(100):
+            for event in self.driver.handle(command):
+                self.core.engine_event(event, self.sim.now)
+        if self.driver.num_runs:
+            for stepped in (self.driver.step(self.sim.now), self.driver.account()):
+                if stepped is not None:
+                    self.core.engine_event(stepped, self.sim.now)
 
 
 class Simulation:

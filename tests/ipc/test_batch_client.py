@@ -53,6 +53,7 @@ def test_a_request_is_sent_with_its_parameters_and_read_without_waiting() -> Non
     assert (submit.id, submit.kind, submit.text, submit.model) == ("line-1", "text", "Hi", "m")
     assert submit.params == {"seed": 5, "max_tokens": 9, "stop": ["."]}
     assert submit.resume
+    assert submit.linger == 0.25
     assert connection.calls == [("read_all", "line-1")]
 
 

@@ -46,6 +46,7 @@ class History:
             params={"max_tokens": count},
             resume=self.chance.random() < 0.5,
             window=self.chance.choice([1, 4, 1024]),
+            linger=self.chance.choice([0.0, 0.1, 1.0]),
         )
         self.asked[(client, request)] = (text, count)
 

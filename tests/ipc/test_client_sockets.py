@@ -85,6 +85,41 @@ def test_without_a_seed_the_drawn_one_repeats_the_answer(client: Client) -> None
     assert client.ask("dice", {"max_tokens": 5}).seed != first.seed
 
 
+def test_only_who_waits_for_whole_answers_lets_tokens_wait(
+    running: InProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lingers: dict[str, float] = {}
+    admitted = running.broker.core.observer.admitted
+
+    def note(job: Any) -> None:
+        lingers[job.submit.text] = job.submit.linger
+        admitted(job)
+
+    monkeypatch.setattr(running.broker.core.observer, "admitted", note)
+    params = {"max_tokens": 3, "seed": 1}
+    client.ask("ask", params)
+    client.gather(["gather"], params)
+    client.gather(["own"], params, linger=0.5)
+    client.submit("stream", params).result()
+
+    async def ask() -> None:
+        async with AsyncClient(running.address) as other:
+            await other.ask("async ask", params)
+            await other.gather(["async gather"], params)
+            await other.submit("async stream", params).result()
+
+    asyncio.run(ask())
+    assert lingers == {
+        "ask": 0.25,
+        "gather": 0.25,
+        "own": 0.5,
+        "stream": 0.0,
+        "async ask": 0.25,
+        "async gather": 0.25,
+        "async stream": 0.0,
+    }
+
+
 def test_leaving_the_loop_cancels(client: Client, engine: FakeEngine) -> None:
     handle = client.submit("endless", ENDLESS)
     for part in handle:

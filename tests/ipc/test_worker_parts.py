@@ -55,9 +55,8 @@ def driver(engine: FakeEngine) -> EngineDriver:
 
 
 def step(drive: EngineDriver) -> None:
-    stepped = drive.step()
-    assert stepped is not None
-    drive.account(stepped.deltas)
+    assert drive.step(0.0) is not None
+    drive.account()
 
 
 def test_credit_that_is_used_up_pauses_the_run_exactly_there() -> None:

@@ -16,10 +16,12 @@ WAYS = ("read", "read", "read", "resume", "gather", "cancel", "leave", "slow", "
 class Visitor(threading.Thread):
     """One client: asks its questions one after another, each in a way of its own."""
 
-    def __init__(self, service: Service, number: int, count: int, max_tokens: int) -> None:
+    def __init__(
+        self, service: Service, number: int, count: int, max_tokens: int, seed: int
+    ) -> None:
         super().__init__(daemon=True)
         self._service = service
-        self._chance = random.Random(number)
+        self._chance = random.Random(1000 * seed + number)
         self._max_tokens = max_tokens
         self.questions = [
             (f"The code word is {self._chance.getrandbits(48):x}. Again:", 1000 * number + n)
@@ -77,11 +79,19 @@ class Visitor(threading.Thread):
         kept.append((prompt, answer.token_ids))
 
 
-def crowd(service: Service, oracle: Oracle, *, clients: int, requests: int, tokens: int) -> None:
+def crowd(
+    service: Service,
+    oracle: Oracle,
+    *,
+    clients: int,
+    requests: int,
+    tokens: int,
+    seed: int = 0,
+) -> None:
     """Let them all in at once, then compare every answer with the oracle's."""
     service.client()
     wait_until(service.worker_figures, 60, why="a worker is there")
-    visitors = [Visitor(service, number, requests, tokens) for number in range(clients)]
+    visitors = [Visitor(service, number, requests, tokens, seed) for number in range(clients)]
     for visitor in visitors:
         visitor.start()
     for visitor in visitors:

@@ -1,0 +1,57 @@
+"""Gains that may wait for later ones, so that several rounds leave together.
+
+Telling of a round wakes a thread here, the broker and the client: where nobody reads tokens as they
+come, that is all it does. A run's first gain and its end never wait.
+"""
+
+from collections.abc import Sequence
+
+from .served_engine import DeltaLike
+
+_MOST = 1024  # gains that wait
+_NEVER = float("inf")
+
+
+class Lingering:
+    """What waits, of all runs; when one's time has come all leave. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}  # how long gains of a run may wait
+        self._begun: set[str] = set()
+        self._waiting: list[DeltaLike] = []
+        self._due = _NEVER
+
+    def begin(self, run: str, seconds: float) -> None:
+        """Gains of this run may wait so long. 0: they do not."""
+        if seconds > 0:
+            self._seconds[run] = seconds
+
+    def end(self, run: str) -> None:
+        """Forget a run. What waits of it is told all the same."""
+        self._seconds.pop(run, None)
+        self._begun.discard(run)
+
+    def release(self) -> Sequence[DeltaLike]:
+        """Return all that waits."""
+        told, self._waiting, self._due = self._waiting, [], _NEVER
+        return told
+
+    def sift(self, gained: Sequence[DeltaLike], now: float) -> Sequence[DeltaLike]:
+        """Take what a round gained; return what is to be told now, each run's in order."""
+        if not self._seconds and not self._waiting:
+            return gained
+        at_once: list[DeltaLike] = []
+        for delta in gained:
+            seconds = self._seconds.get(delta.request_id)
+            if seconds is None:
+                at_once.append(delta)
+            elif delta.request_id not in self._begun:
+                self._begun.add(delta.request_id)
+                at_once.append(delta)
+            else:
+                self._waiting.append(delta)
+                ended = delta.finish_reason is not None
+                self._due = min(self._due, -_NEVER if ended else now + seconds)
+        if now < self._due and len(self._waiting) < _MOST:
+            return at_once
+        return [*self.release(), *at_once]
