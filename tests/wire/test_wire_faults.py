@@ -31,7 +31,8 @@ class Load:
             params = {"max_tokens": LENGTH, "seed": 5}
             resume = self._chance.random() < 0.5
             self._asked += 1
-            handle = self._client.submit(word, params, resume=resume)
+            linger = self._chance.choice([0.0, 0.1])
+            handle = self._client.submit(word, params, resume=resume, linger=linger)
             handle.read_all()
             self._open.append((word, handle))
 
