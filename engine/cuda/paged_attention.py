@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -11,9 +12,24 @@ from .source import Kernel, Template
 from .window import SPLIT, WindowArrays, splits_for
 
 KEYS = QUERIES = 16  # of a tile, see kernels/paged_window.cuh
-WARPS = 6
-BLOCKS = 2  # on a multiprocessor
 MAX_WIDTH = 16  # tokens of a window that attends tile by tile
+
+
+class Form(NamedTuple):
+    """How a block works."""
+
+    warps: int  # those of one head size are alike, or results would depend on the window
+    held: int  # key tiles that a warp has room for
+    blocks: int  # on a multiprocessor
+
+
+FLOAT32_FORM = Form(4, 1, 3)
+FORMS = {  # by whether heads are larger than 128, and by halves of a tile of queries
+    (False, 1): Form(6, 1, 3),
+    (False, 2): Form(6, 2, 2),
+    (True, 1): Form(6, 1, 2),
+    (True, 2): Form(6, 1, 2),
+}
 
 STRIDED = """
   using Source = StridedHeads<T>;
@@ -39,7 +55,7 @@ ATTEND = """
       max(1, (tables_shape[1] * BLOCK_SIZE - 1) / SPLIT), limits[0], limits[1], scale[0], SHARED};
   paged_attention<Tiles, T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>(window);
 """
-BFLOAT16_TILES = "TensorCoreTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS, HELD>"
+BFLOAT16_TILES = "TensorCoreTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS, HELD, HALVES>"
 FLOAT32_TILES = "FloatTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>"
 STRIDED_INPUTS = ("queries", "keys", "values")
 PROJECTED_INPUTS = ("projected", "query_norm", "key_norm", "epsilon", "frequencies")
@@ -137,8 +153,16 @@ def attend(
     """
     rows, num_heads, width, head_dim = queries.shape
     group = num_heads // pages.shape.num_kv_heads
+    dtype = queries.dtype
     out = _launch(
-        _strided_kernel(pages.shape.dtype, head_dim, group, pages.block_size, shared is not None),
+        *_strided_kernel(
+            dtype,
+            head_dim,
+            group,
+            pages.block_size,
+            halves=num_halves(group, width, dtype),
+            has_shared=shared is not None,
+        ),
         [queries, keys, values],
         pages,
         window,
@@ -171,12 +195,13 @@ def attend_projected(
     weights = (preparation.q_norm, preparation.k_norm)
     frequencies = preparation.frequencies
     out = _launch(
-        _projected_kernel(
+        *_projected_kernel(
             pages.shape.dtype,
             projection,
             weights[0] is not None,
             0 if frequencies is None else 2 * frequencies.size,
             pages.block_size,
+            halves=num_halves(projection.group, width, pages.shape.dtype),
             has_shared=shared is not None,
         ),
         [
@@ -202,6 +227,7 @@ def _nothing(dtype: mx.Dtype) -> mx.array:
 
 def _launch(
     kernel: Kernel,
+    blocks: int,
     heads: list[mx.array],
     pages: Pages,
     window: WindowArrays,
@@ -222,7 +248,7 @@ def _launch(
     sums = [] if shared is None else [shared.positions, shared.partial, shared.stats]
     out, _, _ = kernel(
         [*heads, *arrays, *constants, *sums],
-        (_blocks_for(splits, groups), num_kv_heads, rows * tiles),
+        (_blocks_for(splits, groups, blocks * MULTIPROCESSORS), num_kv_heads, rows * tiles),
         [shape, (parts * head_dim,), (parts * 2,)],
         [pages.shape.dtype, mx.float32, mx.float32],
     )
@@ -230,24 +256,23 @@ def _launch(
 
 
 @cache
-def _blocks_for(splits: int, groups: int) -> int:
+def _blocks_for(splits: int, groups: int, at_once: int) -> int:
     """How many blocks to deal ``splits`` out to, of each of ``groups``.
 
     Few have to wait for each other; many do the same preparations. A block takes about a third of
-    the time for these that it takes for a split; BLOCKS run at once on each multiprocessor.
+    the time for these that it takes for a split, and ``at_once`` run on the device.
     """
 
     def time(blocks: int) -> int:
-        turns = -(-groups * blocks // (BLOCKS * MULTIPROCESSORS))
-        return turns * (1 + 3 * -(-splits // blocks))
+        return -(-groups * blocks // at_once) * (1 + 3 * -(-splits // blocks))
 
     return min(range(1, splits + 1), key=lambda blocks: (time(blocks), -blocks))
 
 
 @cache
 def _strided_kernel(
-    dtype: mx.Dtype, head_dim: int, group: int, block_size: int, has_shared: bool
-) -> Kernel:
+    dtype: mx.Dtype, head_dim: int, group: int, block_size: int, *, halves: int, has_shared: bool
+) -> tuple[Kernel, int]:
     return _kernel(
         "paged_attention",
         STRIDED,
@@ -257,6 +282,7 @@ def _strided_kernel(
         head_dim=head_dim,
         group=group,
         block_size=block_size,
+        halves=halves,
         has_shared=has_shared,
     )
 
@@ -269,8 +295,9 @@ def _projected_kernel(
     rotary: int,
     block_size: int,
     *,
+    halves: int,
     has_shared: bool,
-) -> Kernel:
+) -> tuple[Kernel, int]:
     return _kernel(
         "paged_attention_projected",
         PROJECTED,
@@ -280,6 +307,7 @@ def _projected_kernel(
         head_dim=projection.head_dim,
         group=projection.group,
         block_size=block_size,
+        halves=halves,
         has_shared=has_shared,
     )
 
@@ -307,18 +335,22 @@ def _kernel(
     head_dim: int,
     group: int,
     block_size: int,
+    halves: int,
     has_shared: bool,
-) -> Kernel:
-    warps = WARPS
-    held = 2 if head_dim <= 128 else 1  # key tiles of a warp
+) -> tuple[Kernel, int]:
+    """The kernel and how many blocks of it run on a multiprocessor."""
     if dtype == mx.float32:
-        tiles_file, tiles, warps = "float_tiles.cuh", FLOAT32_TILES, 4
+        form, tiles_file, tiles = FLOAT32_FORM, "float_tiles.cuh", FLOAT32_TILES
         shared = (QUERIES + 2 * KEYS) * (head_dim + 4) * 4
     else:
-        tiles_file, tiles = "tensor_core_tiles.cuh", BFLOAT16_TILES.replace("HELD", str(held))
-        shared = (QUERIES + 2 * warps * held * KEYS) * (head_dim + 8) * 2
+        form, tiles_file, tiles = (
+            FORMS[head_dim > 128, halves],
+            "tensor_core_tiles.cuh",
+            BFLOAT16_TILES,
+        )
+        shared = (QUERIES + 2 * form.warps * form.held * KEYS) * (head_dim + 8) * 2
     body = source + ATTEND.replace("TILES", tiles)
-    return Kernel(
+    kernel = Kernel(
         f"{name}_shared" if has_shared else name,
         ("warp.cuh", *HEADS_FILES, "paged_window.cuh", tiles_file, "paged_attention.cuh"),
         body.replace("SHARED", SHARED if has_shared else "{}"),
@@ -330,14 +362,22 @@ def _kernel(
             ("GROUP", group),
             ("BLOCK_SIZE", block_size),
             ("SPLIT", SPLIT),
-            ("WARPS", warps),
+            ("WARPS", form.warps),
+            ("HELD", form.held),
+            ("HALVES", halves),
             *template,
         ],
-        threads=32 * warps,
-        blocks=BLOCKS,
+        threads=32 * form.warps,
+        blocks=form.blocks,
         shared_memory=shared,
         contiguous=inputs is PROJECTED_INPUTS,
     )
+    return kernel, form.blocks
+
+
+def num_halves(group: int, width: int, dtype: mx.Dtype) -> int:
+    """How many times 8 queries a tile may have: two kernels, of which a query's result is one."""
+    return 1 if dtype == mx.float32 or group * width <= QUERIES // 2 else 2
 
 
 def num_tiles(group: int, width: int) -> int:

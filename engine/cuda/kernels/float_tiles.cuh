@@ -86,6 +86,7 @@ struct FloatTiles {
     }
     SplitResult<1> result;
     result.values[0] = keys;
+    result.stride = HEAD_DIM;
     result.stats = stats;
     return result;
   }

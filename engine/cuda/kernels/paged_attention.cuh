@@ -121,7 +121,7 @@ __device__ void leave(const Share& share, const Result& result, long long here, 
       const float factor = exp2f(result.stats[p][query][0] - maximum);
       sum = fmaf(factor, result.stats[p][query][1], sum);
       alignas(16) float part[DIMS];
-      load(part, result.values[p] + query * Share::DIM + share.first_dim());
+      load(part, result.values[p] + query * result.stride + share.first_dim());
 #pragma unroll
       for (int j = 0; j < DIMS; j++) value[j] = fmaf(factor, part[j], value[j]);
     }

@@ -219,5 +219,6 @@ struct RunningSoftmax {
 template <int PARTS>
 struct SplitResult {
   const float* values[PARTS];
+  int stride;  // of a query's sums
   const float (*stats)[QUERIES][2];
 };

@@ -1,17 +1,19 @@
-// bfloat16: each warp takes every WARPS-th key tile; scores and values by tensor cores.
+// bfloat16: each warp takes every WARPS-th key tile; scores and values by tensor cores. Rows of their
+// products are keys, and dims of values, columns are queries: eight at a time, HALVES times.
 //
 // A warp has room for HELD key tiles, which are on their way to it before anything else is done; the
 // queries and the window's own K/V are prepared meanwhile. Whoever prepares a row of the window puts it
 // into its tile if that is held. Later tiles come as room is left, when the window is in its pages.
-template <int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int WARPS, int HELD>
+template <int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int WARPS, int HELD, int HALVES>
 struct TensorCoreTiles {
   using T = bfloat16;
   static constexpr int ROW = HEAD_DIM + 8;  // padding: the 8 rows of a matrix meet all banks
   static constexpr int TILE = 2 * KEYS * ROW;  // keys, then values
   static constexpr int PARTS = WARPS;
   static constexpr int PIECES = HEAD_DIM / 8;  // of 16 bytes, of a row
+  static constexpr int LEFT = HEAD_DIM + 4;    // from one query's sums to the next: likewise
   static_assert(HEAD_DIM % 32 == 0 && BLOCK_SIZE % KEYS == 0);
-  static_assert(TILE * 2 >= QUERIES * HEAD_DIM * 4, "the sums take a tile's place");
+  static_assert(TILE * 2 >= QUERIES * LEFT * 4, "the sums take a tile's place");
 
   // The blocks of the warp's first tiles, asked for at once: of the split it is unless others come before.
   struct Ahead {
@@ -86,10 +88,9 @@ struct TensorCoreTiles {
     // they stay for further splits, but where new keys passed through their rows
     if (share.split == share.begin_split || share.high > share.start) share.load_queries(queries, ROW);
     __syncthreads();
-    const bool has_lower = share.num_queries > 8;
 
-    float sums[HEAD_DIM / 8][4] = {};
-    RunningSoftmax upper, lower;  // of query lane / 4 and of the one 8 further on
+    float sums[HALVES][HEAD_DIM / 16][4] = {};
+    RunningSoftmax softmax[HALVES][2];  // of queries 2 (lane % 4) and the next, and of those 8 further on
     const float scale = share.all.scale * 1.4426950408889634f;
 #pragma unroll 1
     for (int key_tile = first_tile; key_tile < num_key_tiles; key_tile += WARPS) {
@@ -98,69 +99,70 @@ struct TensorCoreTiles {
       __syncwarp();
       const T* keys = place(key_tile);
       const T* values = keys + KEYS * ROW;
-      float scores[2][4] = {};
+      float parts[HALVES][2][4] = {};  // of even and of odd steps through the depth
+      unsigned b[4];
 #pragma unroll
       for (int k = 0; k < HEAD_DIM / 16; k++) {
-        unsigned a[4], b[4];
-        load_matrices(a, queries + (lane % 16) * ROW + k * 16 + lane / 16 * 8);
-        load_matrices(b, keys + (lane % 8 + lane / 16 * 8) * ROW + k * 16 + lane / 8 % 2 * 8);
-        multiply_add(scores[0], a, b[0], b[1]);
-        multiply_add(scores[1], a, b[2], b[3]);
+        unsigned a[4];
+        load_matrices(a, keys + (lane % 16) * ROW + k * 16 + lane / 16 * 8);
+        if (HALVES == 2)
+          load_matrices(b, queries + (lane % 8 + lane / 16 * 8) * ROW + k * 16 + lane / 8 % 2 * 8);
+        else if (k % 2 == 0)  // of two steps
+          load_matrices(b, queries + lane % 8 * ROW + k * 16 + lane / 8 * 8);
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+          const int at = HALVES == 2 ? 2 * h : k % 2 * 2;
+          multiply_add(parts[h][k % 2], a, b[at], b[at + 1]);
+        }
       }
       __syncwarp();
       fetch(later, block, share.all.key_pages, 0, false);
       commit_copies();
-      const int tile_at = share.low + key_tile * KEYS, position = tile_at + 2 * (lane % 4);
+      const int tile_at = share.low + key_tile * KEYS;
       const bool is_open = share.all_see(tile_at);
+      float factor[HALVES][2];
+      unsigned weights[HALVES][2];
 #pragma unroll
-      for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-          if (e >= 2 && !has_lower) continue;
-          const int query = lane / 4 + (e < 2 ? 0 : 8);
-          const bool seen = is_open || share.sees(query, position + n * 8 + e % 2);
-          scores[n][e] = seen ? scaled(scores[n][e], scale) : NOTHING;
-        }
-      float highest[2] = {NOTHING, NOTHING};
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        if (half && !has_lower) continue;
-        const int e = 2 * half;
-        float m = fmaxf(fmaxf(scores[0][e], scores[0][e + 1]), fmaxf(scores[1][e], scores[1][e + 1]));
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-        highest[half] = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-      }
-      const float factor[2] = {
-          upper.raise(highest[0]), has_lower ? lower.raise(highest[1]) : 1.f};
-#pragma unroll
-      for (int n = 0; n < 2; n++)
+      for (int h = 0; h < HALVES; h++) {
+        float scores[4];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-          if (e >= 2 && !has_lower) {
-            scores[n][e] = 0.f;
-            continue;
-          }
-          RunningSoftmax& of = e < 2 ? upper : lower;
-          scores[n][e] = of.weight(scores[n][e]);
-          of.sum = __fadd_rn(of.sum, scores[n][e]);
+          const int query = 8 * h + 2 * (lane % 4) + e % 2, position = tile_at + lane / 4 + e / 2 * 8;
+          const bool seen = is_open || share.sees(query, position);
+          scores[e] = seen ? scaled(__fadd_rn(parts[h][0][e], parts[h][1][e]), scale) : NOTHING;
         }
-      if (__any_sync(0xffffffffu, factor[0] != 1.f || factor[1] != 1.f)) {
 #pragma unroll
-        for (int d = 0; d < HEAD_DIM / 8; d++)
+        for (int c = 0; c < 2; c++) {
+          float highest = fmaxf(scores[c], scores[c + 2]);
 #pragma unroll
-          for (int e = 0; e < 4; e++) sums[d][e] = __fmul_rn(sums[d][e], factor[e / 2]);
+          for (int offset = 4; offset < 32; offset <<= 1)
+            highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, offset));
+          RunningSoftmax& of = softmax[h][c];
+          factor[h][c] = of.raise(highest);
+          scores[c] = of.weight(scores[c]);
+          scores[c + 2] = of.weight(scores[c + 2]);
+          of.sum = __fadd_rn(of.sum, __fadd_rn(scores[c], scores[c + 2]));
+        }
+        weights[h][0] = transposed(packed(scores[0], scores[1]));
+        weights[h][1] = transposed(packed(scores[2], scores[3]));
       }
-      const unsigned weights[4] = {
-          packed(scores[0][0], scores[0][1]), packed(scores[0][2], scores[0][3]),
-          packed(scores[1][0], scores[1][1]), packed(scores[1][2], scores[1][3])};
+#pragma unroll
+      for (int h = 0; h < HALVES; h++)
+        if (__any_sync(0xffffffffu, factor[h][0] != 1.f || factor[h][1] != 1.f)) {
+#pragma unroll
+          for (int d = 0; d < HEAD_DIM / 16; d++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sums[h][d][e] = __fmul_rn(sums[h][d][e], factor[h][e % 2]);
+        }
       wait_for_copies<2 * HELD - 1>();
       __syncwarp();
 #pragma unroll
       for (int d = 0; d < HEAD_DIM / 16; d++) {
-        unsigned b[4];
-        load_matrices_transposed(b, values + (lane % 16) * ROW + d * 16 + lane / 16 * 8);
-        multiply_add(sums[2 * d], weights, b[0], b[1]);
-        multiply_add(sums[2 * d + 1], weights, b[2], b[3]);
+        unsigned a[4];
+        load_matrices_transposed(
+            a, values + (lane / 16 * 8 + lane % 8) * ROW + d * 16 + lane / 8 % 2 * 8);
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) multiply_add(sums[h][d], a, weights[h][0], weights[h][1]);
       }
       __syncwarp();
       fetch(later, block, share.all.value_pages, 1, false);
@@ -171,29 +173,31 @@ struct TensorCoreTiles {
     __syncwarp();
 
     float* left = reinterpret_cast<float*>(tiles + warp * TILE);  // which no other warp reads
-    const int query = lane / 4;
 #pragma unroll
-    for (int i = 0; i < HEAD_DIM / 8; i++) {
-      float2* to = reinterpret_cast<float2*>(left + query * HEAD_DIM + i * 8 + 2 * (lane % 4));
-      to[0] = make_float2(sums[i][0], sums[i][1]);
-      if (has_lower) to[8 * HEAD_DIM / 2] = make_float2(sums[i][2], sums[i][3]);
-    }
+    for (int h = 0; h < HALVES; h++) {
+      const int query = 8 * h + 2 * (lane % 4);
 #pragma unroll
-    for (int offset = 1; offset < 4; offset <<= 1) {
-      upper.sum += __shfl_xor_sync(0xffffffffu, upper.sum, offset);
-      lower.sum += __shfl_xor_sync(0xffffffffu, lower.sum, offset);
-    }
-    if (lane % 4 == 0) {
-      stats[warp][query][0] = upper.maximum;
-      stats[warp][query][1] = upper.sum;
-      stats[warp][query + 8][0] = lower.maximum;
-      stats[warp][query + 8][1] = lower.sum;
+      for (int d = 0; d < HEAD_DIM / 16; d++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+          left[(query + e % 2) * LEFT + d * 16 + lane / 4 + e / 2 * 8] = sums[h][d][e];
+#pragma unroll
+      for (int c = 0; c < 2; c++) {
+        RunningSoftmax& of = softmax[h][c];
+#pragma unroll
+        for (int offset = 4; offset < 32; offset <<= 1)
+          of.sum += __shfl_xor_sync(0xffffffffu, of.sum, offset);
+        if (lane < 4) {
+          stats[warp][query + c][0] = of.maximum;
+          stats[warp][query + c][1] = of.sum;
+        }
+      }
     }
     SplitResult<WARPS> result;
 #pragma unroll
     for (int w = 0; w < WARPS; w++)
-      result.values[w] =
-          reinterpret_cast<const float*>(tiles + w * TILE);
+      result.values[w] = reinterpret_cast<const float*>(tiles + w * TILE);
+    result.stride = LEFT;
     result.stats = stats;
     return result;
   }

@@ -45,6 +45,12 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], cons
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(shared_address(row)));
 }
+// An 8 x 8 matrix of 16-bit values, each lane's two side by side, as the other way round.
+__device__ __forceinline__ unsigned transposed(unsigned matrix) {
+  unsigned to;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(matrix));
+  return to;
+}
 
 // c[16 x 8] += a[16 x 16] b[16 x 8]. Lane l holds c rows l/4 (c[0], c[1]) and l/4 + 8 (c[2], c[3]),
 // columns 2 (l % 4) and the next.
