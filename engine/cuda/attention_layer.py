@@ -12,6 +12,7 @@ from ..view import BatchView
 from . import long_windows, page_writes, paged_attention, prompt_attention, shared_prefix
 from .chains import ChainRun
 from .device import on_device
+from .paged_kernel import num_tiles
 from .shared_rows import SharedRows
 from .window import WindowArrays, window_arrays
 
@@ -277,7 +278,7 @@ class CudaPagedCache(PagedCache):
     def num_counters(self, num_heads: int) -> int:
         """How many counters a launch for ``num_heads`` query heads needs."""
         num_kv_heads = self.pages.shape.num_kv_heads
-        tiles = paged_attention.num_tiles(num_heads // num_kv_heads, self.width)
+        tiles = num_tiles(num_heads // num_kv_heads, self.width)
         return self.window.num_rows * tiles * num_kv_heads
 
     def numbers(self, span: Span) -> mx.array:

@@ -10,7 +10,8 @@ import mlx.core as mx
 from mlx import nn
 
 from ..pages import Pages
-from .paged_attention import HEADS_FILES, HeadPreparation
+from .paged_attention import HeadPreparation
+from .paged_kernel import HEADS_FILES
 from .source import Kernel
 from .window import WindowArrays
 

@@ -7,7 +7,8 @@ import mlx.core as mx
 from ..pages import Pages
 from . import paged_attention
 from .device import MULTIPROCESSORS
-from .paged_attention import HEADS_FILES, HeadPreparation, Projection, SharedSums
+from .paged_attention import HeadPreparation, Projection, SharedSums
+from .paged_kernel import HEADS_FILES
 from .shared_rows import KEYS, SharedRows
 from .source import Kernel
 from .window import WindowArrays
