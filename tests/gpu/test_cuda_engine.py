@@ -5,8 +5,11 @@ import json
 import mlx.core as mx
 import numpy as np
 import pytest
+from test_generation_parity import texts
+from test_group_parity import Told
 
 from engine import Engine, SamplingParams
+from engine.build import build
 from engine.loading import DEMO_PROMPTS
 
 pytestmark = pytest.mark.gpu
@@ -68,6 +71,20 @@ def test_long_prompts_in_bfloat16_agree_with_the_portable_backend_to_rounding() 
     ]
     assert len(differences) >= 7  # the eighth may be a near-tie
     assert max(differences) < 0.1, differences
+
+
+def test_a_prefix_read_once_changes_what_is_said_by_rounding_alone() -> None:
+    parts = build("demo", max_rows=8, max_context=1024, backend="cuda", dtype="bfloat16")
+    tokens = Engine(parts).tokenizer.encode(texts())
+    prompts = [[*tokens[:500], 100 + 7 * user, 200 + user] for user in range(7)]
+    grouped, apart = (Told(parts, prompts, groups=groups) for groups in (True, False))
+    assert any(len(group.seq_ids) > 1 for round_ in grouped.rounds for group in round_.groups)
+    assert not any(round_.groups for round_ in apart.rounds)
+    for number, (ours, theirs) in enumerate(zip(grouped.tokens, apart.tokens, strict=True)):
+        pairs = zip(ours, theirs, strict=True)
+        agreed = next((n for n, (mine, other) in enumerate(pairs) if mine != other), len(ours))
+        both = [told.logprobs[number, : agreed + 1] for told in (grouped, apart)]
+        np.testing.assert_allclose(*both, atol=0.1)
 
 
 def test_memory_stays_flat_over_ten_thousand_steps() -> None:
