@@ -90,7 +90,9 @@ struct TensorCoreTiles {
     __syncthreads();
 
     float sums[HALVES][HEAD_DIM / 16][4] = {};
-    RunningSoftmax softmax[HALVES][2];  // of queries 2 (lane % 4) and the next, and of those 8 further on
+    // of queries 2 (lane % 4) and the next, and of those 8 further on; nvcc 13.0 leaves all but the first
+    // row of an array of rows of structs without their members' initializers
+    RunningSoftmax softmax[2 * HALVES];
     const float scale = share.all.scale * 1.4426950408889634f;
 #pragma unroll 1
     for (int key_tile = first_tile; key_tile < num_key_tiles; key_tile += WARPS) {
@@ -137,7 +139,7 @@ struct TensorCoreTiles {
 #pragma unroll
           for (int offset = 4; offset < 32; offset <<= 1)
             highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, offset));
-          RunningSoftmax& of = softmax[h][c];
+          RunningSoftmax& of = softmax[2 * h + c];
           factor[h][c] = of.raise(highest);
           scores[c] = of.weight(scores[c]);
           scores[c + 2] = of.weight(scores[c + 2]);
@@ -183,7 +185,7 @@ struct TensorCoreTiles {
           left[(query + e % 2) * LEFT + d * 16 + lane / 4 + e / 2 * 8] = sums[h][d][e];
 #pragma unroll
       for (int c = 0; c < 2; c++) {
-        RunningSoftmax& of = softmax[h][c];
+        RunningSoftmax& of = softmax[2 * h + c];
 #pragma unroll
         for (int offset = 4; offset < 32; offset <<= 1)
           of.sum += __shfl_xor_sync(0xffffffffu, of.sum, offset);
