@@ -10,6 +10,7 @@ from scheduler.round import Verdict
 from .batch import Window
 from .drafting.offer import Offer, Unjudged
 from .forward_pass import ForwardPass, judge
+from .readback import Readback
 from .sampling import Picks
 from .voice import Voice
 
@@ -20,23 +21,23 @@ class Drafted:
 
     run: ForwardPass
     picks: Picks
-    drafts: list[mx.array]  # one array (rows, most drafts), or none where windows know theirs
+    drafts: Readback | None  # (rows, most drafts); None where windows know theirs
 
     def windows(self) -> list[Window]:
         """Return the windows with their drafts. Evaluates."""
         windows = self.run.view.batch.windows
-        if not self.drafts:
+        if self.drafts is None:
             return windows
-        lines: list[list[int]] = self.drafts[0].tolist()  # type: ignore[assignment]  # of int32s
-        pairs = zip(windows, lines, strict=True)
+        pairs = zip(windows, self.drafts.read(), strict=True)
         return [Window(one.row, tuple(line[: len(one.drafts)])) for one, line in pairs]
 
     def unjudged(self) -> Unjudged:
         """Accept drafts on the device, by the rule of ``judge``."""
+        assert self.drafts is not None
         batch, hidden = self.run.view.batch, self.run.hidden
         counts = batch.lengths - 1
         most = batch.width - 1
-        tokens, drafts = self.picks.tokens, self.drafts[0][:, :most].astype(mx.uint32)
+        tokens, drafts = self.picks.tokens, self.drafts.numbers[:, :most].astype(mx.uint32)
         if not batch.is_ragged:
             tokens = tokens.reshape(batch.size, batch.width)
             same = tokens[:, :-1] == drafts

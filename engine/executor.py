@@ -19,6 +19,7 @@ from .drafts_in_flight import Drafted, DraftsInFlight
 from .forward import Forward
 from .forward_pass import ForwardPass, judge, wanted_of
 from .phases import Phases
+from .readback import Readback
 from .store import Store
 from .unread import Unread
 from .view import BatchView
@@ -125,7 +126,10 @@ class Executor:
         )
         picked = {picks for picks, _ in found.values()} | {one.picks for one in drafted}
         with self.phases.during("device"):
-            mx.eval([picks.arrays for picks in picked], [one.drafts for one in drafted])
+            mx.eval(
+                [picks.arrays for picks in picked],
+                [one.drafts.array for one in drafted if one.drafts is not None],
+            )
             if not (found or there):
                 mx.eval(self._behind)
             self._behind, self._unpicked = self._unpicked, []
@@ -145,6 +149,7 @@ class Executor:
     def undo(self, round_: Round, rows: Iterable[Row]) -> None:
         """Forget a round that failed, which must never be evaluated again, and all but ``rows``."""
         self.keep(rows)
+        self.forward.undo()
         self._behind, self._unpicked = [], []
         self._judged.clear()
         self._drafts.clear()
@@ -225,13 +230,14 @@ class Executor:
 
     def _launch_drafts(self, batch: Batch, voice: Voice, offer: Offer | None) -> None:
         """Launch windows with drafts, which may be unread; they are judged when they are read."""
-        drafts: list[mx.array] = []
+        drafts: Readback | None = None
         tokens = batch.tokens()
         if offer is not None:
             with self.phases.during("draft"):
                 ids = offer.tokens([window.row.seq_id for window in batch.windows])
-                _start(ids)  # the device begins while the host builds what follows
-                drafts, tokens = [ids], mx.concatenate([tokens[:, :1], ids], axis=1)
+                drafts = Readback(ids)
+                _start(ids, drafts.array)  # the device begins while the host builds what follows
+                tokens = mx.concatenate([tokens[:, :1], ids], axis=1)
         run = self._forward(batch, tokens[:, : batch.width])
         with self.phases.during("sample"):
             picks = voice.begin(run.wanted, run.output)
@@ -239,7 +245,7 @@ class Executor:
         self._show(run, voice.listen)
         one = Drafted(run, picks, drafts)
         self._drafts.add(one)
-        if drafts and voice.is_settled(row.seq_id for row in run.view.rows):
+        if drafts is not None and voice.is_settled(row.seq_id for row in run.view.rows):
             assert self.drafter is not None
             with self.phases.during("draft"):
                 before = one.unjudged()

@@ -6,13 +6,22 @@ beside it); whether a given model is the sum of those two parts is tried out at 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 from mlx import nn
 
 RunBody = Callable[[mx.array, list[Any]], mx.array]
 """Token ids (rows, width) and a cache for each layer -> hidden states (rows, width, hidden)."""
+
+
+@runtime_checkable
+class Undoable(Protocol):
+    """A body that keeps something of its last run for the next one."""
+
+    def undo(self) -> None:
+        """A run failed: what it left must never be evaluated."""
+        ...
 
 
 class Forward:
@@ -50,6 +59,11 @@ class Forward:
         """Return (rows, width, hidden) after the final norm; logits where the model has no seam."""
         self.num_calls += 1
         return self.run_body(tokens, list(caches))
+
+    def undo(self) -> None:
+        """A pass failed: forget what it left, which must never be evaluated."""
+        if isinstance(self.run_body, Undoable):
+            self.run_body.undo()
 
     def _run(self, tokens: mx.array, **caches: Any) -> mx.array:
         out: mx.array = (self.body if self.is_split else self.model)(tokens, **caches)

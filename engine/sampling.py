@@ -12,6 +12,7 @@ from .likeliest import likeliest_on_device
 from .logits import processed_logits, put_rows, take_rows
 from .logprobs import Logprobs
 from .noise import RoundNoise
+from .readback import Readback
 
 __all__ = ["Picked", "Picks", "pick"]
 
@@ -77,6 +78,7 @@ class Picks:
     def __init__(self, tokens: mx.array) -> None:
         self.tokens = tokens
         """uint32 [N]"""
+        self._readback: Readback | None = None
         self._read: list[Picked] = []
         self._reports: list[tuple[list[int], Logprobs]] = []
         self._watched: list[int] = []
@@ -88,7 +90,9 @@ class Picks:
     @property
     def arrays(self) -> list[mx.array]:
         """What the readers below need; pass it to the round's one mx.eval."""
-        arrays = [self.tokens]
+        if self._readback is None:
+            self._readback = Readback(self.tokens)
+        arrays = [self._readback.array]
         for _, report in self._reports:
             arrays += report.arrays
         if self._possible is not None:
@@ -109,8 +113,9 @@ class Picks:
 
     def token_ids(self) -> list[int]:
         """Return the ids, [N]. Evaluates."""
-        ids: list[int] = self.tokens.tolist()  # type: ignore[assignment]  # of a 1-d uint32 array
-        return ids
+        if self._readback is None:
+            self._readback = Readback(self.tokens)
+        return self._readback.read()
 
     def logprobs(self) -> list[TokenLogprob | None]:
         """Return an entry for each draw that asked for one, of the kind it asked for. Evaluates."""

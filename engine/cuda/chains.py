@@ -16,6 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from .device import driver
 from .product import MOST_ROWS, MOST_WEIGHTS, Norm
 from .source import Kernel
 
@@ -259,14 +260,13 @@ def _constants() -> tuple[mx.array, mx.array]:
 @cache
 def count_multiprocessors() -> int:
     """Return how many blocks run at once; 0 where that, or the kind of device, cannot be told."""
-    try:
-        driver: Any = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+    library = driver()
+    if library is None:
         return 0
     values = []
     for attribute in ATTRIBUTES:
         value = ctypes.c_int()
-        if driver.cuInit(0) or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0):
+        if library.cuInit(0) or library.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0):
             return 0
         values.append(value.value)
     return values[0] if tuple(values[1:]) == COMPUTE_CAPABILITY else 0

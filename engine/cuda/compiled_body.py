@@ -22,6 +22,7 @@ from .chains import ChainRun
 from .delta_layer import CudaDeltaLayer, CudaDeltaWindow, delta_table
 from .device import on_device
 from .shared_rows import SharedPlan, SharedRows
+from .upload import Upload
 from .window import WindowArrays, splits_for, table_width
 
 WIDEST = 9  # tokens of a window
@@ -66,6 +67,11 @@ class CompiledBody:
         self._layers = layers
         self._is_fit = all(isinstance(one, CudaAttentionLayer | CudaDeltaLayer) for one in layers)
         self._compiled: dict[Shape, Compiled] = {}
+        self.undo()
+
+    def undo(self) -> None:
+        """A run failed: forget what it left, which must never be evaluated."""
+        self._upload = Upload()
         self._chained = mx.zeros((1,), mx.bfloat16)  # what the last run left of its chains
         mx.eval(self._chained)
 
@@ -101,8 +107,9 @@ class CompiledBody:
         lacking = num_rows - batch.size
         if lacking:
             tokens = mx.pad(tokens, [(0, lacking), (0, 0)])
-        packed = mx.array(_packed(arrays, shape))
+        packed = self._upload.write(*_parts(arrays, shape))
         hidden, self._chained = self._compiled[shape](tokens, packed, self._chained)
+        self._upload.until(hidden)
         for cache in caches:
             cache.done = [hidden]  # which depends on all that every layer wrote
         return hidden[: batch.size] if lacking else hidden
@@ -111,7 +118,8 @@ class CompiledBody:
         def body(
             tokens: mx.array, packed: mx.array, chained: mx.array
         ) -> tuple[mx.array, mx.array]:
-            arrays = _unpacked(on_device(packed), shape)
+            size = sum(map(math.prod, shape.sizes.values()))
+            arrays = _unpacked(on_device(packed[:size]), shape)
             num_splits = splits_for(shape.num_blocks * shape.block_size)
             window = WindowArrays(arrays["starts"], arrays["lengths"], arrays["blocks"], num_splits)
             shared = None
@@ -156,19 +164,19 @@ def _is_short(view: BatchView) -> bool:
     )
 
 
-def _packed(arrays: Mapping[str, Int32s], shape: Shape) -> Int32s:
-    """``arrays`` one after the other, each with zeros up to its size: one copy to the device."""
+def _parts(arrays: Mapping[str, Int32s], shape: Shape) -> tuple[list[Int32s], int]:
+    """``arrays`` in their order, each with zeros up to its size, and their size together."""
     parts = []
     for name, sizes in shape.sizes.items():
         part = np.zeros(sizes, np.int32)
         if name in arrays:
             part[tuple(map(slice, arrays[name].shape))] = arrays[name]
-        parts.append(part.reshape(-1))
-    return np.concatenate(parts)
+        parts.append(part)
+    return parts, sum(part.size for part in parts)
 
 
 def _unpacked(packed: mx.array, shape: Shape) -> dict[str, mx.array]:
-    """What ``_packed`` joined, as views."""
+    """What ``_parts`` joined, as views."""
     arrays, at = {}, 0
     for name, sizes in shape.sizes.items():
         size = math.prod(sizes)

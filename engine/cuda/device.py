@@ -1,5 +1,9 @@
 """What is known of the device, and arrays that kernels read in its own memory."""
 
+import ctypes
+from functools import cache
+from typing import Any
+
 import mlx.core as mx
 
 MULTIPROCESSORS = 132  # of an H200: how much is to be dealt out
@@ -16,3 +20,12 @@ def on_device(array: mx.array) -> mx.array:
     if flat.size < FEWEST:
         flat = mx.pad(flat, (0, FEWEST - flat.size))
     return flat + mx.zeros((), array.dtype)
+
+
+@cache
+def driver() -> Any:
+    """Return NVIDIA's driver, for what MLX does not tell or do; None where there is none."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
