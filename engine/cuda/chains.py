@@ -5,7 +5,6 @@ launch run at once and wait for each other, so nothing else may run a chain on t
 one owner in a process has them (``claim``), one after the other.
 """
 
-import ctypes
 import gc
 import os
 import weakref
@@ -16,7 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .device import driver
+from .device import count_multiprocessors
 from .product import MOST_ROWS, MOST_WEIGHTS, Norm
 from .source import Kernel
 
@@ -26,10 +25,7 @@ STAGES = {8: (12, 8), 16: (12, 8), 32: (11, 10), 64: (10, 8)}  # by rows of x: o
 SHARED = 227 * 1024  # bytes; alignment included
 MOST_LINKS = 4  # products of a launch
 MOST_SHARES = 8  # tiles of which a block of a launch may have parts
-# CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT and _COMPUTE_CAPABILITY_MAJOR, _MINOR
-ATTRIBUTES = (16, 75, 76)
 MULTI_PROCESS = "CUDA_MPS_PIPE_DIRECTORY"  # set where processes run on a device side by side
-COMPUTE_CAPABILITY = (9, 0)  # wgmma is of sm_90a alone
 
 INPUTS = (
     *("x", "residual", "mixed", "gate", "up", "down", "w0", "w1", "w2", "w3"),
@@ -39,65 +35,72 @@ BODY = """
   extern __shared__ __align__(128) unsigned char memory[];
   using Form = ProductChain<ROWS, WEIGHT_STAGES, ROW_STAGES>;
   Form form(memory);
-  if (threadIdx.x == 0) {
-    Chain& chain = form.chain;
-    chain.rows = 1;
-    for (int i = 0; i < x_ndim - 1; i++) chain.rows *= x_shape[i];
-    const int hidden = mixed_shape[0], inner = gate_shape[0];
-    const bool has_next = w0_ndim == 2;
-    chain.num_links = has_next ? 4 : 3;
+  Chain& chain = form.chain;
+  int rows = 1;
+  for (int i = 0; i < x_ndim - 1; i++) rows *= x_shape[i];
+  const int hidden = mixed_shape[0], inner = gate_shape[0], most_tiles = counters_shape[1];
+  const int num_links = w0_ndim == 2 ? 4 : 3;
+  // of the scratch, in order; each at a multiple of 16 bytes
+  float* const parts = const_cast<float*>(scratch);
+  float* const squares = parts + (long long)(most_tiles + gridDim.x) * ROWS * TILE;
+  bfloat16* const middle =
+      reinterpret_cast<bfloat16*>(squares + (long long)(hidden + TILE - 1) / TILE * ROWS);
+  bfloat16* const normed = middle + (long long)rows * hidden;
+  bfloat16* const active = normed + (long long)ROWS * hidden;
+  auto link = [&](int i, After after, const bfloat16* from, int depth, bfloat16* to) -> Link& {
+    Link& one = chain.links[i];
+    one.after = after;
+    one.x = from;
+    one.depth = depth;
+    one.out = to;
+    one.norm = nullptr;
+    one.norm_depth = hidden;
+    one.epsilon = nullptr;
+    return one;
+  };
+  auto weigh = [&](Link& one, const bfloat16* const (&weights)[4], const int (&columns)[4]) {
+    int end = 0;
+    for (int i = 0; i < 4; i++) {
+      end += columns[i];
+      one.weights[i] = weights[i];
+      one.ends[i] = end;
+    }
+  };
+  if (threadIdx.x == 0) {  // each warp has something to prepare
+    chain.rows = rows;
+    chain.num_links = num_links;
     chain.meeting.count =
         reinterpret_cast<unsigned long long*>(const_cast<unsigned*>(counters));
-    chain.most_tiles = counters_shape[1];
-    chain.stored = const_cast<unsigned*>(counters) + chain.most_tiles;
-    // of the scratch, in order; each at a multiple of 16 bytes
-    float* left = const_cast<float*>(scratch);
-    chain.parts = left;
-    left += (long long)(chain.most_tiles + gridDim.x) * chain.rows * TILE;
-    chain.squares = left;
-    left += (long long)(hidden + TILE - 1) / TILE * ROWS;
-    bfloat16* middle = reinterpret_cast<bfloat16*>(left);
-    bfloat16* normed = middle + (long long)chain.rows * hidden;
-    bfloat16* active = normed + (long long)chain.rows * hidden;
-    auto link = [&](int i, After after, const bfloat16* from, int depth, bfloat16* to) -> Link& {
-      Link& one = chain.links[i];
-      one.after = after;
-      one.x = from;
-      one.depth = depth;
-      one.out = to;
-      one.norm = nullptr;
-      one.norm_depth = hidden;
-      one.epsilon = nullptr;
-      return one;
-    };
-    auto weigh = [&](Link& one, const bfloat16* const (&weights)[4], const int (&columns)[4]) {
-      int end = 0;
-      for (int i = 0; i < 4; i++) {
-        end += columns[i];
-        one.weights[i] = weights[i];
-        one.ends[i] = end;
-      }
-    };
+    chain.most_tiles = most_tiles;
+    chain.stored = const_cast<unsigned*>(counters) + most_tiles;
+    chain.parts = parts;
+    chain.squares = squares;
+  } else if (threadIdx.x == 32) {
     Link& first = link(0, After::residual, x, mixed_shape[1], middle);
     weigh(first, {mixed, mixed, mixed, mixed}, {hidden, 0, 0, 0});
     first.residual = residual;
     first.norm = norm;
     first.normed = normed;
+  } else if (threadIdx.x == 64) {
     Link& wide = link(1, After::gate, normed, hidden, active);
     weigh(wide, {gate, up, up, up}, {inner, 0, 0, 0});
     wide.epsilon = epsilon;
+  } else if (threadIdx.x == 96) {
     Link& narrow = link(2, After::residual, active, inner, out);
     weigh(narrow, {down, down, down, down}, {hidden, 0, 0, 0});
     narrow.residual = middle;
-    if (has_next) {
+    if (num_links == 4) {
       narrow.norm = next_norm;
       narrow.normed = normed;
-      Link& next = link(3, After::norm, normed, hidden, projected);
-      weigh(next, {w0, w1, w2, w3},
-            {w0_shape[0], w1_ndim == 2 ? w1_shape[0] : 0, w2_ndim == 2 ? w2_shape[0] : 0,
-             w3_ndim == 2 ? w3_shape[0] : 0});
-      next.epsilon = next_epsilon;
     }
+  } else if (threadIdx.x == 128 && num_links == 4) {
+    Link& next = link(3, After::norm, normed, hidden, projected);
+    weigh(next, {w0, w1, w2, w3},
+          {w0_shape[0], w1_ndim == 2 ? w1_shape[0] : 0, w2_ndim == 2 ? w2_shape[0] : 0,
+           w3_ndim == 2 ? w3_shape[0] : 0});
+    next.epsilon = next_epsilon;
+  } else if (threadIdx.x >= 160) {
+    form.start(threadIdx.x - 160);
   }
   __syncthreads();
   form.run();
@@ -234,7 +237,8 @@ def _kernel(rows: int) -> Kernel:
         "product_chain",
         (
             *("warp.cuh", "product_terms.cuh", "warpgroup.cuh", "warpgroup_rows.cuh"),
-            *("meeting.cuh", "chain_links.cuh", "chain_sums.cuh", "product_chain.cuh"),
+            *("meeting.cuh", "stage_ring.cuh", "chain_links.cuh", "chain_sums.cuh"),
+            "product_chain.cuh",
         ),
         BODY,
         INPUTS,
@@ -255,21 +259,6 @@ def _constants() -> tuple[mx.array, mx.array]:
     none, zero = mx.zeros((1,), mx.bfloat16), mx.zeros((1,), mx.float32)
     mx.eval(none, zero)
     return none, zero
-
-
-@cache
-def count_multiprocessors() -> int:
-    """Return how many blocks run at once; 0 where that, or the kind of device, cannot be told."""
-    library = driver()
-    if library is None:
-        return 0
-    values = []
-    for attribute in ATTRIBUTES:
-        value = ctypes.c_int()
-        if library.cuInit(0) or library.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0):
-            return 0
-        values.append(value.value)
-    return values[0] if tuple(values[1:]) == COMPUTE_CAPABILITY else 0
 
 
 _owners: "weakref.WeakSet[Any]" = weakref.WeakSet()

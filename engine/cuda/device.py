@@ -7,6 +7,9 @@ from typing import Any
 import mlx.core as mx
 
 MULTIPROCESSORS = 132  # of an H200: how much is to be dealt out
+# CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT and _COMPUTE_CAPABILITY_MAJOR, _MINOR
+ATTRIBUTES = (16, 75, 76)
+COMPUTE_CAPABILITY = (9, 0)  # wgmma is of sm_90a alone
 FEWEST = 4  # numbers: MLX keeps arrays of up to 8 bytes where the host does
 
 
@@ -29,3 +32,18 @@ def driver() -> Any:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
+
+
+@cache
+def count_multiprocessors() -> int:
+    """Return how many an sm_90a device has; 0 of other devices, or where that cannot be told."""
+    library = driver()
+    if library is None:
+        return 0
+    values = []
+    for attribute in ATTRIBUTES:
+        value = ctypes.c_int()
+        if library.cuInit(0) or library.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0):
+            return 0
+        values.append(value.value)
+    return values[0] if tuple(values[1:]) == COMPUTE_CAPABILITY else 0

@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx import nn
 
 from ..quick_classes import exchange
+from . import wide_product
 from .product_form import PARTS, Form, quickest
 from .source import Kernel
 
@@ -139,7 +140,7 @@ class SkinnyLinear(nn.Linear):
         if not is_few(x):
             out: mx.array = super().__call__(x)
             return out
-        return multiply(x, self["weight"], bias=self.get("bias", None))
+        return _multiply_alone(x, self["weight"], self.get("bias", None))
 
 
 class SkinnyEmbedding(nn.Embedding):
@@ -150,7 +151,14 @@ class SkinnyEmbedding(nn.Embedding):
         if not is_few(x):
             out: mx.array = super().as_linear(x)
             return out
-        return multiply(x, self["weight"])
+        return _multiply_alone(x, self["weight"])
+
+
+def _multiply_alone(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+    """Return x @ weight.T (+ bias) by the quickest kernel of all: outside of exact mode."""
+    if bias is None and wide_product.takes(weight):
+        return wide_product.multiply(x, weight)
+    return multiply(x, weight, bias=bias)
 
 
 SKINNY: dict[type[Any], type[Any]] = {nn.Linear: SkinnyLinear, nn.Embedding: SkinnyEmbedding}

@@ -4,8 +4,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from engine.cuda.chains import ChainedBlock, Following, Workspace, count_multiprocessors
-from engine.cuda.device import on_device
+from engine.cuda.chains import ChainedBlock, Following, Workspace
+from engine.cuda.device import count_multiprocessors, on_device
 from engine.cuda.product import Norm
 from tests.gpu.test_product_kernel import as_float64, normal, normalized, silu
 
@@ -17,6 +17,7 @@ pytestmark = [
 SHAPES = {  # hidden, mixed, inner, columns of what follows
     "tiny": (256, 128, 192, (48, 16)),
     "odd": (320, 512, 1344, (528, 144, 144)),
+    "wide": (256, 128, 8704, (16_944, 16)),
     "last": (512, 256, 1024, ()),
     "dense": (2560, 4096, 9728, (4096, 1024, 1024)),
     "hybrid": (2560, 4096, 9216, (8192, 4096, 64)),

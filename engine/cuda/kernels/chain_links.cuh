@@ -8,15 +8,15 @@ constexpr int MOST_SHARES = 8;  // of a block: tiles of which it has chunks
 enum class After { residual, gate, norm };  // what follows the sums
 
 struct Link {
-  const bfloat16* x;                 // (rows, depth)
+  const bfloat16* x;                 // (rows, depth), of the first; (chunks, ROWS, CHUNK), swizzled
   const bfloat16* weights[4];        // (columns, depth) each, side by side; gate and up, if gated
   int ends[4];
   int depth;
   After after;
   const bfloat16* residual;          // (rows, columns)
-  bfloat16* out;                     // (rows, columns of out)
+  bfloat16* out;                     // (rows, columns of out), or, if gated, as x
   const bfloat16* norm;              // (columns,): weight of the norm that follows, or null
-  bfloat16* normed;                  // (rows, columns): out times it
+  bfloat16* normed;                  // out times it, as x
   int norm_depth;                    // of the norm before
   const float* epsilon;              // of it
 
@@ -28,11 +28,15 @@ struct Link {
   __device__ int chunks() const { return tiles() * tile_chunks(); }
   __device__ int blocks() const { return min((int)gridDim.x, chunks()); }
   __device__ int first_chunk(int block) const {
-    return (int)((long long)chunks() * min(block, blocks()) / blocks());
+    return (unsigned)chunks() * min(block, blocks()) / blocks();
+  }
+  // Whether no tile has parts in more than two blocks, and sums may stay in registers.
+  __device__ bool keeps() const {
+    return after != After::residual && chunks() / blocks() >= tile_chunks();
   }
   // The block that has a chunk.
   __device__ int owner(int chunk) const {
-    return (int)(((long long)(chunk + 1) * blocks() - 1) / chunks());
+    return ((unsigned)(chunk + 1) * blocks() - 1) / chunks();
   }
 
   // Of a tile, row ``row``; gates and values change every 8 rows. Past the end: the last row.
@@ -52,13 +56,13 @@ struct Link {
 struct Chain {
   Link links[MOST_LINKS];
   int num_links, rows, most_tiles;
-  float* parts;      // (tiles + blocks, rows of x, TILE)
+  float* parts;      // (tiles + blocks, rows of x, TILE), or as sums lie in registers
   float* squares;    // (tiles, ROWS): of a row's tiles
   unsigned* stored;  // (MOST_LINKS, most_tiles): how many parts there are; zeros before the link
   Meeting meeting;
 };
 
-// What a block adds up of a tile: its rows are ``first_row`` and every num_parts further.
+// What a block adds up of a tile: rows from ``first_row`` on.
 struct Share {
-  int tile, first_part, num_parts, first_row, num_rows, first_item;
+  int tile, first_part, num_parts, first_row, first_item, end_item;
 };

@@ -28,7 +28,69 @@ struct PartSums {
       }
   }
 
-  // Adds up the parts of this block's rows of its tiles, and does what follows.
+  // Where tiles have two parts at most: the first stays in registers, the other goes by way of memory,
+  // as it lies in registers.
+  __device__ float4* kept_part(int part, int thread) const {
+    return reinterpret_cast<float4*>(chain.parts + (long long)part * (ROWS * TILE)) + thread;
+  }
+  __device__ void store_as_is(int part, const float (&sums)[ROWS / 2], int thread) const {
+    float4* to = kept_part(part, thread);
+#pragma unroll
+    for (int j = 0; j < ROWS / 8; j++)
+      if (j * 8 < chain.rows)
+        __stcg(
+            to + j * MULTIPLYING,
+            make_float4(sums[j * 4], sums[j * 4 + 1], sums[j * 4 + 2], sums[j * 4 + 3]));
+  }
+  __device__ void add_as_is(int part, float (&sums)[ROWS / 2], int thread) const {
+    const float4* from = kept_part(part, thread);
+    float4 more[ROWS / 8];
+#pragma unroll
+    for (int j = 0; j < ROWS / 8; j++)
+      if (j * 8 < chain.rows) more[j] = __ldcg(from + j * MULTIPLYING);
+#pragma unroll
+    for (int j = 0; j < ROWS / 8; j++)
+      if (j * 8 < chain.rows) {
+        sums[j * 4] = __fadd_rn(sums[j * 4], more[j].x);
+        sums[j * 4 + 1] = __fadd_rn(sums[j * 4 + 1], more[j].y);
+        sums[j * 4 + 2] = __fadd_rn(sums[j * 4 + 2], more[j].z);
+        sums[j * 4 + 3] = __fadd_rn(sums[j * 4 + 3], more[j].w);
+      }
+  }
+  // What follows the sums of a tile, no residual, from registers: of a warp, 16 columns.
+  __device__ void finish_tile(
+      const Link& link, int tile, const float (&sums)[ROWS / 2], int thread) const {
+    const int lane = thread % 32, warp = thread / 32;
+    const int columns = link.columns(), column = tile * TILE + warp * 16;
+#pragma unroll
+    for (int j = 0; j < ROWS / 8; j++) {
+      if (j * 8 >= chain.rows) break;
+      const float2 both = *reinterpret_cast<const float2*>(factors + j * 8 + lane % 4 * 2);
+      float low[2] = {__fmul_rn(sums[j * 4], both.x), __fmul_rn(sums[j * 4 + 1], both.y)};
+      float high[2] = {__fmul_rn(sums[j * 4 + 2], both.x), __fmul_rn(sums[j * 4 + 3], both.y)};
+      const int row = j * 8 + lane / 4;
+      if (link.gated()) {
+        activate(low, high);
+        const unsigned pair = transposed(packed(low[0], low[1]));
+        const int gated = tile * (TILE / 2) + warp * 8;
+        if (row < chain.rows && gated < columns) store_pair(link.out + place(row, gated), pair);
+      } else {
+        const unsigned pairs[2] = {
+            transposed(packed(low[0], low[1])), transposed(packed(high[0], high[1]))};
+        if (row < chain.rows && column < columns) {
+          bfloat16* to = link.out + (long long)row * columns + column;
+          store_pair(to, pairs[0]);
+          store_pair(to + 8, pairs[1]);
+        }
+      }
+    }
+  }
+  // A lane has two columns of 8.
+  __device__ static void store_pair(bfloat16* to, unsigned pair) {
+    __stcg(reinterpret_cast<unsigned*>(to) + threadIdx.x % 4, pair);
+  }
+
+  // Adds up the parts of this block's share of all rows of tiles, and does what follows.
   __device__ void finish(
       const Link& link, const unsigned* stored, int num_shares, int thread) const {
     if (thread < num_shares) {
@@ -37,8 +99,7 @@ struct PartSums {
       }
     }
     meet(1, MULTIPLYING);
-    const Share& last = shares[num_shares - 1];
-    const int num_items = last.first_item + last.num_rows;
+    const int num_items = num_shares ? shares[num_shares - 1].end_item : 0;
     for (int first = thread / 32; first < num_items; first += MULTIPLYING / 32 * AT_ONCE)
       finish_rows(link, num_shares, first, num_items, thread % 32);
   }
@@ -57,7 +118,7 @@ struct PartSums {
       while (i + 1 < num_shares && shares[i + 1].first_item <= item) i++;
       const Share& share = shares[i];
       tiles[u] = share.tile;
-      rows[u] = share.first_row + (item - share.first_item) * share.num_parts;
+      rows[u] = share.first_row + item - share.first_item;
       num_parts[u] = share.num_parts;
       most_parts = max(most_parts, share.num_parts);
       from[u] = part_row(share.first_part, rows[u]) + lane * 4;
@@ -120,10 +181,17 @@ struct PartSums {
     squares = warp_sum(writes ? squares : 0.f);
     if (lane == 0) __stcg(chain.squares + tile * ROWS + row, squares);
     if (!writes) return;
-    const long long at = (long long)row * link.columns() + column;
     if (link.norm)
-      __stcg(reinterpret_cast<uint2*>(link.normed + at), make_uint2(normed[0], normed[1]));
-    store(link.out + at, values);
+      __stcg(
+          reinterpret_cast<uint2*>(link.normed + place(row, column)),
+          make_uint2(normed[0], normed[1]));
+    store(link.out + (long long)row * link.columns() + column, values);
+  }
+
+  // Of what the next product takes: it lies as in stages of the ring, chunk by chunk.
+  __device__ static long long place(int row, int column) {
+    return (long long)(column / CHUNK) * (ROWS * CHUNK) + swizzled(row, column % CHUNK / 8) +
+        column % 8;
   }
 
   __device__ static float2 as_floats(unsigned pair) {
@@ -153,6 +221,9 @@ struct PartSums {
       writes = lane % 4 < 2;
     }
     if (writes && column < link.columns())
-      store(link.out + (long long)row * link.columns() + column, values);
+      store(
+          link.out +
+              (link.gated() ? place(row, column) : (long long)row * link.columns() + column),
+          values);
   }
 };

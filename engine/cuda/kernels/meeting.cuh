@@ -14,6 +14,18 @@ struct Arrivals {
                      shared_address(&word))
                  : "memory");
   }
+  // So many at once, of one thread.
+  __device__ void arrive(int count) {
+    asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0], %1;}" ::"r"(
+                     shared_address(&word)), "r"(count)
+                 : "memory");
+  }
+  // This phase is not over before so many bytes have come, too.
+  __device__ void expect(int bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(
+                     shared_address(&word)), "r"(bytes)
+                 : "memory");
+  }
   __device__ void wait(int parity) {
     asm volatile(
         "{.reg .pred done;\n"

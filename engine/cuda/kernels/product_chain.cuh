@@ -4,14 +4,17 @@
 //
 // All blocks run at once, one on each multiprocessor, and meet between the products. Some warps of
 // a block only fetch weights into a ring in shared memory: they do not wait for meetings, so that
-// the next product's weights come while blocks meet. Others fetch x, of the product at hand. Two
-// warpgroups multiply, each by half of a tile; one warp does for them what takes time but no work.
+// the next product's weights come while blocks meet. Others fetch x, of the product at hand; what this
+// launch made itself lies as stages of the ring do, so that one copy brings a stage. Two warpgroups
+// multiply, each by half of a tile; one warp does for them what takes time but no work.
 //
 // A product's work is its chunks, tile by tile: 64 numbers of the depth of TILE rows of weights.
 // Each block has an equal share of them, one after the other; so most tiles have parts in several
-// blocks. Parts are written to memory, in float32; the blocks that have one share the tile's rows
-// of x, and add up their parts in order. Which parts there are depends on the shape of the weights
-// and on the number of blocks alone: a row comes out the same, bitwise, whatever stands beside it.
+// blocks. Parts are written to memory, in float32; blocks share all rows of all tiles, and add up
+// their parts in order. Of gate and up, where a share is a tile or more, the block that has a tile's
+// first part keeps it in registers and adds the second, which was the first thing that the next block
+// did. Which parts there are depends on the shape of the weights and on the number of blocks alone: a
+// row comes out the same, bitwise, whatever stands beside it.
 //
 // A norm's weight is multiplied into x by who makes x, who also leaves the squares of each tile of
 // each row; its factor is multiplied into the sums.
@@ -19,28 +22,13 @@
 constexpr int FETCHING_WEIGHTS = 128, FETCHING_ROWS = 96, NOTING = 32;  // threads
 constexpr int WEIGHTS_STAGE = TILE * CHUNK;
 
-// A number that all threads of a warp have, told to the compiler: products may not diverge.
-__device__ __forceinline__ int uniform(int number) {
-  return __shfl_sync(0xffffffffu, number, 0);
-}
-
-// Place in a ring of stages and its parity.
-struct Turn {
-  int stage = 0, parity = 0;
-  __device__ void next(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 template <int ROWS, int WEIGHT_STAGES, int ROW_STAGES>
 struct ProductChain {
   static constexpr int ROWS_STAGE = ROWS * CHUNK;
-  // Stages on their way whose arrival is not looked at yet. Who multiplies holds one stage and
-  // waits for another; they are told of in twos: that many must be left.
-  static constexpr int WEIGHTS_AHEAD = 4, ROWS_AHEAD = 2;
+  // Stages on their way whose arrival is not looked at yet. More of them fill the memory's queues, in
+  // which some blocks then wait much longer than others. Who multiplies holds one stage and waits for
+  // another; they are told of in twos: that many must be left.
+  static constexpr int WEIGHTS_AHEAD = 2, ROWS_AHEAD = 2;
   static_assert(WEIGHT_STAGES >= WEIGHTS_AHEAD + 4 && ROW_STAGES >= ROWS_AHEAD + 4);
 
   struct Shared {
@@ -48,7 +36,8 @@ struct ProductChain {
     bfloat16 rows[ROW_STAGES][ROWS_STAGE];
     Chain chain;
     Share shares[MOST_SHARES];
-    float factors[ROWS];
+    int num_shares;
+    alignas(8) float factors[ROWS];
     Arrivals weights_here[WEIGHT_STAGES], weights_done[WEIGHT_STAGES];
     Arrivals rows_here[ROW_STAGES], rows_done[ROW_STAGES];
     Arrivals met, noted, stored[MOST_SHARES];
@@ -60,30 +49,37 @@ struct ProductChain {
       : shared(*reinterpret_cast<Shared*>(memory + (-shared_address(memory) & 1023))),
         chain(shared.chain) {}
 
-  // Once thread 0 has filled in the chain.
-  __device__ void run() const {
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < WEIGHT_STAGES; i++) {
-        shared.weights_here[i].start(FETCHING_WEIGHTS);
-        shared.weights_done[i].start(MULTIPLYING / 32);
-      }
-      for (int i = 0; i < ROW_STAGES; i++) {
-        shared.rows_here[i].start(FETCHING_ROWS);
-        shared.rows_done[i].start(MULTIPLYING / 32);
-      }
+  // What threads of a block wait on; of each kind, number ``i``.
+  __device__ void start(int i) const {
+    if (i < WEIGHT_STAGES) {
+      shared.weights_here[i].start(FETCHING_WEIGHTS);
+      shared.weights_done[i].start(MULTIPLYING / 32);
+    }
+    if (i < ROW_STAGES) {
+      shared.rows_here[i].start(FETCHING_ROWS);
+      shared.rows_done[i].start(MULTIPLYING / 32);
+    }
+    if (i < MOST_SHARES) shared.stored[i].start(MULTIPLYING / 32);
+    if (i == 0) {
       shared.met.start(1);
       shared.noted.start(NOTING);
-      for (int i = 0; i < MOST_SHARES; i++) shared.stored[i].start(MULTIPLYING / 32);
     }
+  }
+
+  // Once the chain is filled in and everything started.
+  __device__ void run() const {
+    constexpr int THREADS = MULTIPLYING + FETCHING_WEIGHTS + FETCHING_ROWS + NOTING;
     const int thread = threadIdx.x, role_start = uniform(threadIdx.x / 32) * 32;
+    if (role_start >= MULTIPLYING && role_start < MULTIPLYING + FETCHING_WEIGHTS) {
+      fetch_weights(thread - MULTIPLYING);
+      return;
+    }
     unsigned long long meeting_end = 0;
     if (thread == 0 || thread == MULTIPLYING + FETCHING_WEIGHTS)
       meeting_end = chain.meeting.first_end();  // before this block comes to it
-    __syncthreads();
+    meet(1, THREADS - FETCHING_WEIGHTS);
     if (role_start < MULTIPLYING) {
       multiply(thread, meeting_end);
-    } else if (role_start < MULTIPLYING + FETCHING_WEIGHTS) {
-      fetch_weights(thread - MULTIPLYING);
     } else if (role_start < MULTIPLYING + FETCHING_WEIGHTS + FETCHING_ROWS) {
       fetch_rows(thread - MULTIPLYING - FETCHING_WEIGHTS, meeting_end);
     } else {
@@ -126,30 +122,9 @@ struct ProductChain {
       hand_over<0>(shared.weights_here, here, WEIGHT_STAGES);
   }
 
-  // Says of two stages that they are here when all but the last PENDING groups of copies are.
-  template <int PENDING>
-  __device__ static void hand_over_two(Arrivals* stages, Turn& turn, int num_stages) {
-    hand_over<PENDING>(stages, turn, num_stages);
-    stages[turn.stage].arrive();
-    turn.next(num_stages);
-  }
-  template <int PENDING>
-  __device__ static void hand_over(Arrivals* stages, Turn& turn, int num_stages) {
-    wait_for_copies<PENDING>();
-    publish_to_products();
-    stages[turn.stage].arrive();
-    turn.next(num_stages);
-  }
   // Whether two more are to be handed over when so many have been fetched.
   __device__ static bool is_due(int fetched, int ahead) {
     return fetched >= ahead + 2 && (fetched - ahead) % 2 == 0;
-  }
-
-  // As copy_async; of what lies around it, L2 is filled with 256 bytes.
-  __device__ static void copy_ahead_async(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(to)),
-                 "l"(from)
-                 : "memory");
   }
 
   __device__ void fetch_rows(int thread, unsigned long long meeting_end) const {
@@ -157,18 +132,20 @@ struct ProductChain {
     Turn turn, here;
     for (int i = 0; i < chain.num_links; i++) {
       if (i) {
-        if (thread == 0) {
-          chain.meeting.wait_for(meeting_end);
-          shared.met.arrive();
-        }
+        if (thread) return;
+        chain.meeting.wait_for(meeting_end);
+        shared.met.arrive();
         meeting_end += gridDim.x;
-        meet(2, FETCHING_ROWS);
       }
       const Link& link = chain.links[i];
       const int tile_chunks = link.tile_chunks(), end = link.first_chunk(blockIdx.x + 1);
-      const bfloat16* x = link.x + piece * 8;
       const int first = link.first_chunk(blockIdx.x);
       int at = first % tile_chunks;
+      if (i) {
+        fetch_chunks(link, at, end - first, turn);
+        continue;
+      }
+      const bfloat16* x = link.x + piece * 8;
       for (int chunk = first; chunk < end; chunk++) {
         shared.rows_done[turn.stage].wait(turn.parity ^ 1);
         bfloat16* to = shared.rows[turn.stage];
@@ -187,6 +164,21 @@ struct ProductChain {
     }
   }
 
+  // What this launch made lies as stages do, chunk by chunk: one thread fetches it.
+  __device__ void fetch_chunks(const Link& link, int at, int count, Turn& turn) const {
+    const int bytes = (chain.rows + 7) / 8 * 8 * CHUNK * 2, tile_chunks = link.tile_chunks();
+    publish_to_copies();
+    for (int i = 0; i < count; i++) {
+      shared.rows_done[turn.stage].wait(turn.parity ^ 1);
+      Arrivals& here = shared.rows_here[turn.stage];
+      here.expect(bytes);
+      here.arrive(FETCHING_ROWS);
+      copy_whole(shared.rows[turn.stage], link.x + (long long)at * ROWS_STAGE, bytes, here);
+      turn.next(ROW_STAGES);
+      if (++at == tile_chunks) at = 0;
+    }
+  }
+
   __device__ void multiply(int thread, unsigned long long meeting_end) const {
     const PartSums<ROWS> parts{chain, shared.shares, shared.factors};
     Turn weights_turn, rows_turn, weights_done, rows_done;
@@ -197,10 +189,13 @@ struct ProductChain {
       const int tile_chunks = uniform(link.tile_chunks());
       const int first = uniform(link.first_chunk(blockIdx.x));
       const int end = uniform(link.first_chunk(blockIdx.x + 1));
+      const bool keeps = uniform(link.keeps());
       for (int chunk = first, share = 0; chunk < end; share++) {
         const int tile = chunk / tile_chunks, tile_end = min((tile + 1) * tile_chunks, end);
+        const bool has_start = chunk == tile * tile_chunks;
         // All of it straight on: where it branches, or begins without sums, products wait in turn.
         float sums[ROWS / 2] = {};
+        const int share_first = chunk;
 #pragma unroll 1
         for (; chunk < tile_end; chunk++) {
           shared.weights_here[weights_turn.stage].wait(weights_turn.parity);
@@ -216,19 +211,35 @@ struct ProductChain {
                 RowsOfX<ROWS>());
           commit_products();
           wait_for_products<1>();  // while these run: the chunk before has been read
-          if (chunk > first) release(weights_done, rows_done, thread);
+          if (chunk > share_first) release(weights_done, rows_done, thread);
           weights_turn.next(WEIGHT_STAGES);
           rows_turn.next(ROW_STAGES);
         }
         finish_products(sums);
-        parts.store_part(tile + blockIdx.x, sums, thread);
+        release(weights_done, rows_done, thread);
+        if (keeps && has_start) {
+          shared.noted.wait(i % 2);
+          if (chunk < (tile + 1) * tile_chunks) {  // the other part was stored long ago
+            if (thread % 32 == 0)
+              while (acquired(stored + tile) == 0) {
+              }
+            __syncwarp();
+            parts.add_as_is(tile + blockIdx.x + 1, sums, thread);
+          }
+          parts.finish_tile(link, tile, sums, thread);
+          continue;
+        }
+        if (keeps) {
+          parts.store_as_is(tile + blockIdx.x, sums, thread);
+        } else {
+          parts.store_part(tile + blockIdx.x, sums, thread);
+        }
         __syncwarp();
         if (thread % 32 == 0) shared.stored[share].arrive();
       }
       shared.noted.wait(i % 2);
       if (first < end) {
-        release(weights_done, rows_done, thread);
-        parts.finish(link, stored, (end - 1) / tile_chunks - first / tile_chunks + 1, thread);
+        if (!keeps) parts.finish(link, stored, shared.num_shares, thread);
       } else if (i) {  // it did not wait for rows of x
         if (thread == 0) chain.meeting.wait_for(meeting_end - gridDim.x);
         meet(1, MULTIPLYING);
@@ -262,11 +273,13 @@ struct ProductChain {
       if (i) shared.met.wait((i - 1) % 2);
       const Link& link = chain.links[i];
       const int first = link.first_chunk(blockIdx.x), end = link.first_chunk(blockIdx.x + 1);
-      if (lane == 0) share_out(link, first, end);
+      if (lane == 0) share_out(link);
       if (link.after != After::residual && first < end) find_factors(link, lane);
       __syncwarp();
       shared.noted.arrive();
-      for (int chunk = first, share = 0; chunk < end; share++) {
+      const bool keeps = link.keeps();
+      if (keeps && first % link.tile_chunks() == 0) continue;
+      for (int chunk = first, share = 0; chunk < (keeps ? min(first + 1, end) : end); share++) {
         const int tile = chunk / link.tile_chunks();
         shared.stored[share].wait(parities >> share & 1);
         parities ^= 1u << share;
@@ -276,21 +289,25 @@ struct ProductChain {
     }
   }
 
-  // Says which rows of its tiles this block adds up.
-  __device__ void share_out(const Link& link, int first, int end) const {
+  // Says which rows of which tiles this block adds up: as many as any other.
+  __device__ void share_out(const Link& link) const {
+    const unsigned items = link.tiles() * chain.rows, blocks = link.blocks();
+    if (blockIdx.x >= blocks) return;
+    const int begin = items * blockIdx.x / blocks, end = items * (blockIdx.x + 1) / blocks;
     const int tile_chunks = link.tile_chunks();
-    for (int chunk = first, item = 0, i = 0; chunk < end; i++) {
-      Share& share = shared.shares[i];
-      share.tile = chunk / tile_chunks;
+    int count = 0;
+    for (int item = begin; item < end; count++) {
+      Share& share = shared.shares[count];
+      share.tile = item / chain.rows;
+      share.first_row = item % chain.rows;
+      share.first_item = item - begin;
+      item = min(end, (share.tile + 1) * chain.rows);
+      share.end_item = item - begin;
       const int low = link.owner(share.tile * tile_chunks);
-      chunk = (share.tile + 1) * tile_chunks;
       share.first_part = share.tile + low;
-      share.num_parts = link.owner(chunk - 1) - low + 1;
-      share.first_row = blockIdx.x - low;
-      share.num_rows = (chain.rows - share.first_row + share.num_parts - 1) / share.num_parts;
-      share.first_item = item;
-      item += share.num_rows;
+      share.num_parts = link.owner((share.tile + 1) * tile_chunks - 1) - low + 1;
     }
+    shared.num_shares = count;
   }
 
   // The factors of the norm before, of all rows.
