@@ -102,20 +102,18 @@ class Case:
         )
 
 
-def make_parts(weights: LoadedModel, drafter: str, max_rows: int) -> Parts:
+def make_parts(model: LoadedModel, drafter: str, max_rows: int) -> Parts:
     """Make parts of the demo model, with room for ``max_rows`` rows of MOST_DRAFTS drafts.
 
-    All cases share ``weights``: copies of them may lie in memory better or worse.
+    All engines run one model: copies of its weights may lie in memory better or worse.
     """
-    loaded = load("demo")
-    loaded.model.update(weights.model.parameters())
     options: dict[str, Any] = {"max_rows": max_rows, "max_context": 1024, "prefix_cache": False}
     options["prompt_tokens_per_round"] = 1 << 16  # all prompts at once
     if drafter == "peer":
         options["draft_model"] = "demo-draft"
     is_plain = drafter == "plain"
     options |= {"speculate": "off"} if is_plain else {"speculate": MOST_DRAFTS, "drafter": drafter}
-    return build_parts(loaded, EngineOptions(**options))
+    return build_parts(model, EngineOptions(**options))
 
 
 def run_in_turn(cases: Sequence[Case], prompts: Sequence[Any], tokens: int) -> None:
@@ -203,8 +201,8 @@ def main() -> None:
     arguments = parser.parse_args()
     drafters = arguments.drafters or (DRAFTERS if arguments.table else ("mtp",))
     minutes = arguments.minutes or (12.0 if arguments.table else float("inf"))
-    weights, most = load("demo"), max(arguments.rows)
-    parts = {name: make_parts(weights, name, most) for name in ("plain", *drafters)}
+    model, most = load("demo"), max(arguments.rows)
+    parts = {name: make_parts(model, name, most) for name in ("plain", *drafters)}
     end = time.perf_counter() + 60 * minutes
     for done, rows in enumerate(arguments.rows):
         tokens = TOKENS.get(rows, 16) if arguments.table else arguments.tokens

@@ -10,6 +10,7 @@ import numpy as np
 from ..batch import Int32s
 from ..recurrence.chunked import by_chunks
 from ..recurrence.deferred import Bools, Records, fold, no_records, run
+from ..recurrence.few_tokens import read_few
 from ..recurrence.history import History
 from ..recurrence.one_token import log_gates, read_one, unit_q_k
 from ..recurrence.rows import RecurrentRows
@@ -102,26 +103,34 @@ class OpenRecords(OpenRows):
         if self.records.count >= FOLD_AT:
             self.state = fold(self.state, self.records)
             self.records = no_records(self.state, layer.key_heads)
-        self.made: Records | None = None  # once the module has run
+        # once the module has run: with the window's tokens, all of which count
+        self.after: Records | None = None
         self._kept: tuple[Group, Writes] | None = None
 
     def between(self, module: Any, mixed: mx.array, b: mx.array, a: mx.array) -> mx.array:
-        """One float32 token a row in few operations."""
-        rows, width, _ = mixed.shape
-        if width > 1 or any(x.dtype != mx.float32 for x in (mixed, a, b)):
+        """Float32 tokens in few operations."""
+        if any(x.dtype != mx.float32 for x in (mixed, a, b)):
             return super().between(module, mixed, b, a)
-        key_dim, size = 2 * module.key_dim, module.head_k_dim
-        q_k = mixed[:, :, :key_dim].reshape(rows, 2, module.num_k_heads, size).swapaxes(1, 2)
-        q_k = unit_q_k(q_k, size**-0.5, L2_EPS)
-        v = mixed[:, :, key_dim:].reshape(rows, module.num_v_heads, 1, -1)
-        gates = log_gates(self.layer.decay, module.dt_bias, a, b)
-        log_decay, beta = (gate.reshape(rows, -1, 1) for gate in gates)
-        read, self.made = read_one(q_k, v, (log_decay, beta), self.state, self.records)
-        return read.reshape(rows, 1, module.num_v_heads, -1)
+        rows, width, _ = mixed.shape
+        key_dim, heads, size = 2 * module.key_dim, module.num_k_heads, module.head_k_dim
+        v = mixed[:, :, key_dim:].reshape(rows, width, module.num_v_heads, -1).swapaxes(1, 2)
+        log_decay, beta = log_gates(self.layer.decay, module.dt_bias, a, b)
+        gates = log_decay.swapaxes(1, 2), beta.swapaxes(1, 2)
+        if width == 1:
+            q_k = mixed[:, :, :key_dim].reshape(rows, 2, heads, size).swapaxes(1, 2)
+            q_k = unit_q_k(q_k, size**-0.5, L2_EPS)
+            read, made = read_one(q_k, v, gates, self.state, self.records)
+            self.after = self.records.then(made)
+        else:
+            q_k = mixed[:, :, :key_dim].reshape(rows, width, 2, heads, size)
+            q_k = unit_q_k(q_k.transpose(0, 3, 2, 1, 4), size**-0.5, L2_EPS)
+            read, self.after = read_few(q_k, v, gates, self.state, self.records)
+        return read.swapaxes(1, 2)
 
     def recur(self, inputs: Sequence[mx.array]) -> mx.array:
         """Read the state and all records; (rows, width, value heads, value dim)."""
-        read, self.made = run(inputs, self.state, self.records)
+        read, made = run(inputs, self.state, self.records)
+        self.after = self.records.then(made)
         return read
 
     def pending(self) -> list[mx.array]:
@@ -144,7 +153,7 @@ class OpenRecords(OpenRows):
             group = Group(
                 self.rows.slots,
                 self.state,
-                self.records.then(self._made_until(certain)),
+                self._after(certain),
                 self.records.count + certain,
             )
             assert self.conv_input is not None
@@ -153,18 +162,19 @@ class OpenRecords(OpenRows):
             self._kept = group, writes
         return self._kept
 
-    def _made_until(self, ends: Int32s) -> Records:
-        assert self.made is not None
-        valid: Bools = np.arange(self.made.count) < ends[:, None]
-        return self.made.with_valid(valid)
+    def _after(self, ends: Int32s) -> Records:
+        """The records with each row's first tokens of the window, so many of them."""
+        assert self.after is not None
+        made: Bools = np.arange(self.after.count - self.records.count) < ends[:, None]
+        return self.after.with_valid(np.concatenate([self.records.valid, made], axis=1))
 
     def _captured(self) -> Writes:
         captured: Writes = []
         for number, is_fold, stop, slot in self.rows.captures:
             if not is_fold:
                 tokens, history = self._history_at(number, stop)
-                made = self._made_until(np.full(len(self.rows.slots), tokens, np.int32))
-                records = self.records.then(made).rows([number])
+                ends = np.full(len(self.rows.slots), tokens, np.int32)
+                records = self._after(ends).rows([number])
                 captured.append(("state", [slot], fold(self.state[number : number + 1], records)))
                 captured.append(("history", [slot], history))
         return captured

@@ -6,7 +6,7 @@ block's hash covers. To go on from a block boundary h of the position before it 
 block keeps that of its last position. Elsewhere it is the pending hidden state in the slot.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -29,6 +29,8 @@ from .drafter import Choose, Drafter
 from .mtp import MTPHead
 from .offer import Offer, Unjudged
 from .rounds_behind import RoundsBehind
+
+_start: Callable[..., None] = mx.async_eval  # mlx does not type it
 
 SHIFT = 1  # page positions after rotary positions
 MOST_BEHIND = 64  # rounds without drafts of a row that are taken in together
@@ -125,6 +127,8 @@ class MTPDrafter(Drafter):
             cache.advance(count)
             hidden, logits = self._run_step(tokens, hidden, cache)
             tokens = choose(seq_ids[:count], chain, logits)
+            if not self.in_order:
+                _start(tokens)  # it runs while the host builds the next step
             chain.add(tokens)
         return Offer(seq_ids, chain, counts)
 
@@ -207,7 +211,7 @@ class MTPDrafter(Drafter):
 
     def _evaluate(self, *arrays: Any) -> None:
         if self.in_order:
-            mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+            _start(*arrays)
         else:
             mx.eval(*arrays)
 

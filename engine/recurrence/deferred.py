@@ -84,10 +84,8 @@ class Records:
         last = (self.valid * columns).max(axis=1, initial=0)
         if last.all() and (last == last[0]).all():
             return self.log[..., int(last[0]) - 1]
-        place = mx.array(np.maximum(last - 1, 0)[:, None, None])
-        place = mx.broadcast_to(place, (*self.log.shape[:2], 1))
-        found = mx.take_along_axis(self.log, place, axis=2)[..., 0]
-        return found if last.all() else mx.where(mx.array(last > 0)[:, None], found, 0.0)
+        # sums of decays only fall: the last of those that count is the least
+        return mx.where(mx.array(self.valid)[:, None], self.log, 0.0).min(axis=-1)
 
     def masked_log(self) -> mx.array:
         """G, infinite where a record does not count: exp(G[t] - G[j]) is 0 there."""

@@ -47,14 +47,12 @@ def take_history(inputs: mx.array, ends: Int32s, taps: int) -> mx.array:
     """inputs[b, ends[b] : ends[b] + taps] for (rows, time, channels)."""
     if (ends == ends[0]).all():
         return inputs[:, int(ends[0]) : int(ends[0]) + taps]
-    positions = mx.array(ends)[:, None] + mx.arange(taps)
-    index = mx.broadcast_to(positions[..., None], (*positions.shape, inputs.shape[-1]))
-    return mx.take_along_axis(inputs, index, axis=1)
+    return take_padded(inputs, ends, taps)
 
 
 def take_padded(array: mx.array, starts: Int32s, count: int) -> mx.array:
     """array[b, starts[b] : starts[b] + count], clipped at the end (the rest is not read)."""
-    time = np.minimum(starts[:, None] + np.arange(count), array.shape[1] - 1)
-    index = mx.array(time.reshape(*time.shape, *(1,) * (array.ndim - 2)))
-    wide = mx.broadcast_to(index, (*time.shape, *array.shape[2:]))
-    return mx.take_along_axis(array, wide, axis=1)
+    rows, time = array.shape[:2]
+    places = np.minimum(starts[:, None] + np.arange(count), time - 1)
+    index = mx.array((places + time * np.arange(rows)[:, None]).astype(np.int32))
+    return mx.take(array.reshape(rows * time, *array.shape[2:]), index, axis=0)

@@ -51,17 +51,16 @@ def read_one(
 
 
 def unit_q_k(q_k: mx.array, scale: float, eps: float) -> mx.array:
-    """Give queries (rows, heads, 0, dim) length ``scale`` and keys (rows, heads, 1, dim) 1."""
-    unit: mx.array = _unit(
-        q_k, mx.square(q_k).sum(axis=-1, keepdims=True), _scales(scale), mx.array(eps)
-    )
+    """Give queries, (rows, heads, 0, ..., dim), length ``scale`` and keys, 1 instead of 0, 1."""
+    squares = mx.square(q_k).sum(axis=-1, keepdims=True)
+    unit: mx.array = _unit(q_k, squares, _scales(scale, q_k.ndim), mx.array(eps))
     return unit
 
 
 def log_gates(
     decay: mx.array, bias: mx.array, a: mx.array, b: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """Log decay and beta of a token, out of what is projected: a and b (rows, value heads).
+    """Log decay and beta of tokens, out of what is projected: a and b (..., value heads).
 
     decay: exp(A_log), bias: dt_bias, both (value heads,); see mlx_lm's ``compute_g``.
     """
@@ -70,8 +69,8 @@ def log_gates(
 
 
 @cache
-def _scales(scale: float) -> mx.array:
-    made = mx.array([[scale], [1.0]])
+def _scales(scale: float, ndim: int) -> mx.array:
+    made = mx.array([scale, 1.0]).reshape(2, *(1,) * (ndim - 3))
     mx.eval(made)  # what is not evaluated belongs to the thread that made it
     return made
 

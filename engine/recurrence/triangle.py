@@ -11,14 +11,21 @@ def inverse(strictly_lower: mx.array) -> mx.array:
     A^size is zero, so the inverse is a finite product of (I + (-A)^(2^n)).
     """
     size = strictly_lower.shape[-1]
-    power = -strictly_lower
-    found = mx.eye(size) + power
+    power = strictly_lower
+    found = _eye(size) - power
     reached = 2
     while reached < size:
         power = power @ power
         found = found + found @ power
         reached *= 2
     return found
+
+
+@cache
+def _eye(size: int) -> mx.array:
+    made = mx.eye(size)
+    mx.eval(made)  # what is not evaluated belongs to the thread that made it
+    return made
 
 
 @cache

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.gated_delta import compute_g, normalize_qk
 
+from engine.recurrence.chunked import LEAST_DECAY
 from engine.recurrence.deferred import fold, no_records, run
 from engine.recurrence.delta_rule import by_loop
+from engine.recurrence.few_tokens import read_few
 from engine.recurrence.one_token import log_gates, read_one, unit_q_k
 
 
@@ -83,7 +85,8 @@ def test_rows_are_taken_with_what_counts_of_them() -> None:
 
 @pytest.mark.parametrize("heads", [(2, 2), (2, 4), (1, 3)])
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_one_token_in_few_operations_is_a_window_of_one(heads, count) -> None:
+@pytest.mark.parametrize("time", [1, 2, 3, 5])
+def test_a_few_tokens_in_few_operations_are_a_window(heads, count, time) -> None:
     """From projected gates and channels of any length on; some records do not count."""
     rows, scale, eps = 3, 0.25, 1e-6
     state = mx.random.normal((rows, heads[1], 8, 16), key=mx.random.key(3))
@@ -91,22 +94,50 @@ def test_one_token_in_few_operations_is_a_window_of_one(heads, count) -> None:
     if count:
         _, records = run(draw_inputs(rows, count, heads, 1), state, records)
         records = records.with_valid(np.arange(count) < np.array([[count], [1], [0]]))
-    q, k, v, _, _ = draw_inputs(rows, 1, heads, 2)
+    q, k, v, _, _ = draw_inputs(rows, time, heads, 2)
     q, k = 3 * q, 1e-3 * k
-    a, b, decay, bias = (mx.random.normal((rows, heads[1]), key=mx.random.key(n)) for n in range(4))
-    decay, bias = decay[0], bias[0]
+    a, b = (mx.random.normal((rows, time, heads[1]), key=mx.random.key(n)) for n in range(2))
+    decay, bias = (mx.random.normal((heads[1],), key=mx.random.key(n)) for n in range(2, 4))
 
     units = normalize_qk(q, k, inv_scale=scale, eps=eps)
-    gates = compute_g(decay, a, bias)[:, None], mx.sigmoid(b)[:, None]
-    expected, wanted = run([*units, v, *gates], state, records)
+    expected, made = run([*units, v, compute_g(decay, a, bias), mx.sigmoid(b)], state, records)
+    wanted = records.then(made)
 
-    q_k = unit_q_k(mx.concatenate([q, k], axis=1).swapaxes(1, 2), scale, eps)
-    log_decay, beta = log_gates(mx.exp(decay), bias, a, b)
-    read, made = read_one(
-        q_k, v.swapaxes(1, 2), (log_decay[..., None], beta[..., None]), state, records
-    )
+    q_k, v = mx.stack([q, k], axis=1).transpose(0, 3, 1, 2, 4), v.swapaxes(1, 2)
+    log_decay, beta = (one.swapaxes(1, 2) for one in log_gates(mx.exp(decay), bias, a, b))
+    if time == 1:
+        q_k = unit_q_k(q_k[:, :, :, 0], scale, eps)
+        read, made = read_one(q_k, v, (log_decay, beta), state, records)
+        found = records.then(made)
+    else:
+        q_k = unit_q_k(q_k, scale, eps)
+        read, found = read_few(q_k, v, (log_decay, beta), state, records)
     assert mx.allclose(read.swapaxes(1, 2), expected, rtol=1e-4, atol=1e-5)
-    for mine, theirs in ((made.k, wanted.k), (made.u, wanted.u), (made.log, wanted.log)):
+    for mine, theirs in ((found.k, wanted.k), (found.u, wanted.u), (found.log, wanted.log)):
         assert mine.shape == theirs.shape
         assert mx.allclose(mine, theirs, rtol=1e-4, atol=1e-5)
-    assert made.valid.tolist() == [[True]] * rows
+    assert found.valid.tolist() == wanted.valid.tolist()
+
+
+def test_rejected_records_and_decays_that_forget_everything_leave_a_few_tokens_alone() -> None:
+    """What does not count may be larger than any number that there is."""
+    rows, heads, kept = 3, (2, 4), [5, 2, 0]
+    drafts, later = draw_inputs(rows, 5, heads, 1), draw_inputs(rows, 4, heads, 2)
+    later[3][:, 1:3] = 0.0
+    state = mx.random.normal((rows, 4, 8, 16), key=mx.random.key(3))
+    _, made = run(drafts, state, no_records(state, heads[0]))
+    made = made.with_valid(np.arange(5) < np.array(kept)[:, None])
+    q, k, v, g, beta = later
+    q_k = mx.stack([q, k], axis=1).transpose(0, 3, 1, 2, 4)
+    log_decay = mx.log(mx.maximum(g, LEAST_DECAY)).swapaxes(1, 2)
+    read, found = read_few(q_k, v.swapaxes(1, 2), (log_decay, beta.swapaxes(1, 2)), state, made)
+    after = fold(state, found)
+    for row, count in enumerate(kept):
+        joined = [
+            mx.concatenate([x[row : row + 1, :count], y[row : row + 1]], axis=1)
+            for x, y in zip(drafts, later, strict=True)
+        ]
+        expected, last = by_loop(joined, state[row : row + 1], None)
+        outputs = read.swapaxes(1, 2)[row]
+        assert mx.allclose(outputs, expected[0, count:], rtol=1e-3, atol=1e-4)
+        assert mx.allclose(after[row], last[0], rtol=1e-3, atol=1e-4)
