@@ -82,12 +82,13 @@ def attention(shape: str, count: int, context: int, width: int) -> None:
         on_device(mx.array([1e-6], mx.float32)),
         on_device(mx.array(frequencies.astype(np.float32))),
     )
+    limits = on_device(mx.array([UNLIMITED, 0], mx.int32))
+    scale = on_device(mx.array([dim**-0.5], mx.float32))
     constants = {
         "counters": mx.zeros((1 << 16,), mx.int32),
-        "limits": on_device(mx.array([UNLIMITED, 0], mx.int32)),
-        "scale": on_device(mx.array([dim**-0.5], mx.float32)),
+        "constants": paged_attention.constants_of(preparation, limits, scale),
     }
-    mx.eval(pages.arrays, projected, norm, preparation.epsilon, preparation.frequencies, constants)
+    mx.eval(pages.arrays, projected, constants)
     mx.eval(arrays.starts, arrays.lengths, arrays.tables)
     taken = microseconds(
         lambda: paged_attention.attend_projected(

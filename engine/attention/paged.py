@@ -55,7 +55,18 @@ class PagedCache:
         self.gathers = gathers
         self.rotary_shift = rotary_shift
         self.tiles = tiles
-        self.offset = index.offset(rotary_shift)
+        self._offset: mx.array | None = None
+
+    @property
+    def offset(self) -> mx.array:
+        """Rotary position of each row's first token, (rows,): made when a module asks for it."""
+        if self._offset is None:
+            self._offset = self.index.offset(self.rotary_shift)
+        return self._offset
+
+    @offset.setter
+    def offset(self, offset: mx.array) -> None:
+        self._offset = offset
 
     def make_mask(
         self, _length: int, return_array: bool = False, window_size: int | None = None

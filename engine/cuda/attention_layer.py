@@ -44,6 +44,9 @@ class CudaAttentionLayer(AttentionLayer):
             self.kind += f", window of {window_size}"
         self.limits = on_device(mx.array([window_size or UNLIMITED, rotary_shift], mx.int32))
         self._scales: dict[float, mx.array] = {}
+        self._constants: dict[
+            tuple[int, float], tuple[paged_attention.HeadPreparation, mx.array]
+        ] = {}
         self._counters = mx.zeros((COUNTERS,), mx.int32)
         mx.eval(self.limits, self._counters)
 
@@ -78,6 +81,15 @@ class CudaAttentionLayer(AttentionLayer):
             self._scales[value] = on_device(mx.array([value], mx.float32))
             mx.eval(self._scales[value])  # or each step would make it anew
         return self._scales[value]
+
+    def constants(self, preparation: paged_attention.HeadPreparation, scale: float) -> mx.array:
+        """Return ``paged_attention.constants_of`` these and this layer, made once."""
+        key = (id(preparation), scale)
+        if key not in self._constants:
+            packed = paged_attention.constants_of(preparation, self.limits, self.scale(scale))
+            mx.eval(packed)
+            self._constants[key] = preparation, packed  # or its id might come to be another's
+        return self._constants[key][1]
 
     def counters(self, count: int) -> mx.array:
         """At least ``count`` zeros, which every launch leaves as zeros."""
@@ -212,7 +224,6 @@ class CudaPagedCache(PagedCache):
         scale: float,
     ) -> mx.array:
         """Prepare the heads in ``projected``, write, attend: (rows, width, query heads * dim)."""
-        constants = {"limits": self.layer.limits, "scale": self.layer.scale(scale)}
         sums = None
         shared = self.shared
         if shared is not None:
@@ -223,7 +234,8 @@ class CudaPagedCache(PagedCache):
                 projected=projected,
                 projection=projection,
                 preparation=preparation,
-                **constants,
+                limits=self.layer.limits,
+                scale=self.layer.scale(scale),
             )
         out = paged_attention.attend_projected(
             self.pages,
@@ -232,8 +244,8 @@ class CudaPagedCache(PagedCache):
             projection,
             preparation,
             counters=self.layer.counters(self.num_counters(projection.num_heads)),
+            constants=self.layer.constants(preparation, scale),
             shared=sums,
-            **constants,
         )
         self.done = [out]
         return out

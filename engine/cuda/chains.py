@@ -29,7 +29,7 @@ MULTI_PROCESS = "CUDA_MPS_PIPE_DIRECTORY"  # set where processes run on a device
 
 INPUTS = (
     *("x", "residual", "mixed", "gate", "up", "down", "w0", "w1", "w2", "w3"),
-    *("norm", "epsilon", "next_norm", "next_epsilon", "scratch", "counters", "after"),
+    *("constants", "scratch", "counters", "after"),
 )
 BODY = """
   extern __shared__ __align__(128) unsigned char memory[];
@@ -40,6 +40,8 @@ BODY = """
   for (int i = 0; i < x_ndim - 1; i++) rows *= x_shape[i];
   const int hidden = mixed_shape[0], inner = gate_shape[0], most_tiles = counters_shape[1];
   const int num_links = w0_ndim == 2 ? 4 : 3;
+  const float* const epsilons = reinterpret_cast<const float*>(constants);  // as _pack joins them
+  const bfloat16* const norms = reinterpret_cast<const bfloat16*>(constants + 4);
   // of the scratch, in order; each at a multiple of 16 bytes
   float* const parts = const_cast<float*>(scratch);
   float* const squares = parts + (long long)(most_tiles + gridDim.x) * ROWS * TILE;
@@ -79,18 +81,18 @@ BODY = """
     Link& first = link(0, After::residual, x, mixed_shape[1], middle);
     weigh(first, {mixed, mixed, mixed, mixed}, {hidden, 0, 0, 0});
     first.residual = residual;
-    first.norm = norm;
+    first.norm = norms;
     first.normed = normed;
   } else if (threadIdx.x == 64) {
     Link& wide = link(1, After::gate, normed, hidden, active);
     weigh(wide, {gate, up, up, up}, {inner, 0, 0, 0});
-    wide.epsilon = epsilon;
+    wide.epsilon = epsilons;
   } else if (threadIdx.x == 96) {
     Link& narrow = link(2, After::residual, active, inner, out);
     weigh(narrow, {down, down, down, down}, {hidden, 0, 0, 0});
     narrow.residual = middle;
     if (num_links == 4) {
-      narrow.norm = next_norm;
+      narrow.norm = norms + hidden;
       narrow.normed = normed;
     }
   } else if (threadIdx.x == 128 && num_links == 4) {
@@ -98,7 +100,7 @@ BODY = """
     weigh(next, {w0, w1, w2, w3},
           {w0_shape[0], w1_ndim == 2 ? w1_shape[0] : 0, w2_ndim == 2 ? w2_shape[0] : 0,
            w3_ndim == 2 ? w3_shape[0] : 0});
-    next.epsilon = next_epsilon;
+    next.epsilon = epsilons + 1;
   } else if (threadIdx.x >= 160) {
     form.start(threadIdx.x - 160);
   }
@@ -171,7 +173,8 @@ class Workspace:
         self.scratch = mx.zeros((parts + squares + MOST_ROWS * (hidden + inner // 2 + 1),))
         # the first row: how many blocks came to meetings; then how many parts there are of tiles
         self.counters = mx.zeros((1 + MOST_LINKS, max(tiles, 32)), mx.uint32)
-        mx.eval(self.scratch, self.counters)
+        self._constants = {id(block): _pack(block) for block in blocks}
+        mx.eval(self.scratch, self.counters, list(self._constants.values()))
 
     def run(
         self, block: ChainedBlock, x: mx.array, residual: mx.array, after: mx.array
@@ -185,16 +188,12 @@ class Workspace:
         assert 0 < rows <= MOST_ROWS
         following = block.following
         weights = [] if following is None else list(following.weights)
-        none, zero = _constants()
         projected = (1,) if following is None else (*x.shape[:-1], sum(w.shape[0] for w in weights))
         inputs = [
             *(x, residual, block.mixed, block.gate, block.up, block.down),
             *weights,
-            *[none] * (MOST_WEIGHTS - len(weights)),
-            *(block.norm.weight, block.norm.epsilon),
-            none if following is None else following.norm.weight,
-            zero if following is None else following.norm.epsilon,
-            *(self.scratch, self.counters, after),
+            *[_nothing()] * (MOST_WEIGHTS - len(weights)),
+            *(self._constants[id(block)], self.scratch, self.counters, after),
         ]
         out, beside = _kernel(next(count for count in STAGES if count >= rows))(
             inputs, (self.num_blocks, 1, 1), [residual.shape, projected], [x.dtype, x.dtype]
@@ -208,7 +207,7 @@ class ChainRun:
     def __init__(self, owner: Any, done: mx.array) -> None:
         """``done``: what the run before of ``owner`` left of its last chain, (1,)."""
         self._owner = owner
-        self.done = done
+        self._before = done
         self._last: tuple[mx.array, mx.array | None] | None = None
 
     @cached_property
@@ -216,13 +215,17 @@ class ChainRun:
         """Whether its owner is the one that has the chains; ``claim`` says why."""
         return claim(self._owner)
 
+    @property
+    def done(self) -> mx.array:
+        """What this run leaves of its last chain, (1,)."""
+        return self._before if self._last is None else self._last[0].reshape(-1)[:1]
+
     def follow(self, block: ChainedBlock, mixed: mx.array, residual: mx.array) -> mx.array:
         """Return the result of ``block``; see Workspace.run."""
         assert block.workspace is not None
-        out, projected = block.workspace.run(block, mixed, residual, self.done)
-        self._last = (out, projected)
-        self.done = out.reshape(-1)[:1]
-        return out
+        after = self._before if self._last is None else self._last[0]
+        self._last = block.workspace.run(block, mixed, residual, after)
+        return self._last[0]
 
     def projected(self, x: mx.array) -> mx.array | None:
         """Return the projections of ``x`` if they came with it."""
@@ -254,11 +257,19 @@ def _kernel(rows: int) -> Kernel:
 
 
 @cache
-def _constants() -> tuple[mx.array, mx.array]:
-    """What stands for an input that there is none of: of bfloat16, of float32."""
-    none, zero = mx.zeros((1,), mx.bfloat16), mx.zeros((1,), mx.float32)
-    mx.eval(none, zero)
-    return none, zero
+def _nothing() -> mx.array:
+    """What stands for weights that there are none of."""
+    nothing = mx.zeros((1,), mx.bfloat16)
+    mx.eval(nothing)
+    return nothing
+
+
+def _pack(block: ChainedBlock) -> mx.array:
+    """Join the norms and their epsilons, as int32: each array of a launch costs the host time."""
+    norms = [block.norm, *([] if block.following is None else [block.following.norm])]
+    epsilons = [norm.epsilon[:1].view(mx.int32) for norm in norms]
+    padding = mx.zeros((4 - len(norms),), mx.int32)
+    return mx.concatenate([*epsilons, padding, *(norm.weight.view(mx.int32) for norm in norms)])
 
 
 _owners: "weakref.WeakSet[Any]" = weakref.WeakSet()

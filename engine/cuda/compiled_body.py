@@ -66,6 +66,7 @@ class CompiledBody:
         self._run = run
         self._layers = layers
         self._is_fit = all(isinstance(one, CudaAttentionLayer | CudaDeltaLayer) for one in layers)
+        self._has_delta = any(isinstance(one, CudaDeltaLayer) for one in layers)
         self._compiled: dict[Shape, Compiled] = {}
         self.undo()
 
@@ -91,8 +92,9 @@ class CompiledBody:
             "starts": batch.starts,
             "lengths": batch.lengths,
             "blocks": batch.blocks,
-            "delta": delta_table(view, MOST_CAPTURES),
         }
+        if self._has_delta:
+            arrays["delta"] = delta_table(view, MOST_CAPTURES)
         plan = SharedPlan.of(batch)
         if plan is not None:
             plan = plan.rounded(num_rows)
@@ -110,8 +112,7 @@ class CompiledBody:
         packed = self._upload.write(*_parts(arrays, shape))
         hidden, self._chained = self._compiled[shape](tokens, packed, self._chained)
         self._upload.until(hidden)
-        for cache in caches:
-            cache.done = [hidden]  # which depends on all that every layer wrote
+        caches[0].done = [hidden]  # which depends on all that every layer wrote
         return hidden[: batch.size] if lacking else hidden
 
     def _trace(self, shape: Shape) -> Compiled:

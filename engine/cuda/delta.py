@@ -148,21 +148,23 @@ def run_window(
     gate: mx.array,
     a: mx.array,
     b: mx.array,
+    joined: bool = False,
 ) -> mx.array:
     """Run windows of at most MAX_WIDTH tokens; states, histories and records change in place.
 
     ``rows`` (rows, 7 + 2 captures) are described in kernels/delta_rule.cuh; ``mixed`` holds q, k, v
     before the convolution, ``gate`` z. ``columns`` (18,) says where in them and in ``a`` and ``b``,
     all (rows, width, ...), a head's numbers lie (delta_columns.py); they may be one array. Returns
-    the normed output, (rows, width, value heads, value dim), which is what a reader of the slots
-    must depend on.
+    the normed output, (rows, width, value heads, value dim), or ``joined`` (rows, width, numbers
+    of all heads), which is what a reader of the slots must depend on.
     """
     count, width = mixed.shape[:2]
     kernel, blocks = _window_kernel(shape)
+    heads = (shape.num_value_heads, shape.value_dim)
     return kernel(
         kernel_inputs(slots, weights, rows, columns=columns, mixed=mixed, gate=gate, a=a, b=b),
         (shape.num_value_heads, min(count, max(1, blocks // shape.num_value_heads)), 1),
-        [(count, width, shape.num_value_heads, shape.value_dim)],
+        [(count, width, heads[0] * heads[1]) if joined else (count, width, *heads)],
         [shape.dtype],
     )[0]
 

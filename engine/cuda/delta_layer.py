@@ -79,7 +79,10 @@ class CudaDeltaWindow(FusedWindow):
         return self.width <= delta.MAX_WIDTH
 
     def run_projected(self, projected: mx.array, columns: mx.array) -> mx.array:
-        """Return what ``run`` does, all of whose inputs lie in ``projected``; see delta_columns."""
+        """Return what ``run`` does, (rows, width, numbers of all heads).
+
+        All inputs lie in ``projected``; see delta_columns.
+        """
         layer = self.layer
         normed = delta.run_window(
             layer.shape,
@@ -91,6 +94,7 @@ class CudaDeltaWindow(FusedWindow):
             gate=projected,
             a=projected,
             b=projected,
+            joined=True,
         )
         self.done = [normed]
         return normed

@@ -70,7 +70,7 @@ class FusedDelta:
     def mix(self, projected: mx.array, cache: Any) -> mx.array:
         """Return the normed and gated heads, (rows, width, numbers of all heads)."""
         read: mx.array = cache.run_projected(projected, self.columns)
-        return read.reshape(*projected.shape[:2], -1)
+        return read
 
     def run(self, x: mx.array, norm: product.Norm, cache: Any) -> mx.array:
         """Return x plus what the module makes of its norm, (rows, width, hidden)."""

@@ -25,11 +25,16 @@ STRIDED = """
 PROJECTED = """
   using Source = ProjectedHeads<
       T, ROTARY, NORM, GATED, QUERY_STRIDE, QUERY_OFFSET, KEY_OFFSET, VALUE_OFFSET>;
-  const Source source{projected, query_norm, key_norm, epsilon, frequencies, projected_shape[2]};
+  const int* limits = constants;  // as ``constants_of`` packs them
+  const float* scale = reinterpret_cast<const float*>(constants + 2);
+  const float* frequencies = scale + 2;
+  const T* query_norm = reinterpret_cast<const T*>(frequencies + ROTARY / 2);
+  const Source source{
+      projected, query_norm, query_norm + HEAD_DIM, scale + 1, frequencies, projected_shape[2]};
   const int width = projected_shape[1];
 """
-STRIDED_INPUTS = ("queries", "keys", "values")
-PROJECTED_INPUTS = ("projected", "query_norm", "key_norm", "epsilon", "frequencies")
+STRIDED_INPUTS = ("queries", "keys", "values", "limits", "scale")
+PROJECTED_INPUTS = ("projected", "constants")
 
 
 def why_not(pages_dtype: mx.Dtype, key_dim: int, value_dim: int, block_size: int) -> str | None:
@@ -128,11 +133,12 @@ def attend(
             halves=num_halves(group, width, dtype),
             has_shared=shared is not None,
         ),
-        [queries, keys, values],
+        [queries, keys, values, limits, scale],
         pages,
         window,
         shape=(rows, width, num_heads, head_dim),
-        constants=[counters, limits, scale],
+        num_heads=num_heads,
+        counters=counters,
         shared=shared,
     )
     return out.transpose(0, 2, 1, 3)
@@ -146,48 +152,46 @@ def attend_projected(
     preparation: HeadPreparation,
     *,
     counters: mx.array,
-    limits: mx.array,
-    scale: mx.array,
+    constants: mx.array,
     shared: SharedSums | None = None,
 ) -> mx.array:
     """Prepare the heads in ``projected``, (rows, width, columns), and do what ``attend`` does.
 
-    Positions of the rotary embedding count from ``limits[1]``. Returns (rows, width, heads * dim),
-    gated where the projection is.
+    ``constants`` are those that ``constants_of`` makes of the ``preparation``. Returns (rows,
+    width, heads * dim), gated where the projection is.
     """
     rows, width, _ = projected.shape
-    none = _nothing(projected.dtype)
-    weights = (preparation.q_norm, preparation.k_norm)
     frequencies = preparation.frequencies
-    out = _launch(
+    return _launch(
         *_projected_kernel(
             pages.shape.dtype,
             projection,
-            weights[0] is not None,
+            preparation.q_norm is not None,
             0 if frequencies is None else 2 * frequencies.size,
             pages.block_size,
             halves=num_halves(projection.group, width, pages.shape.dtype),
             has_shared=shared is not None,
         ),
-        [
-            projected,
-            *(none if weight is None else weight for weight in weights),
-            preparation.epsilon,
-            preparation.epsilon if frequencies is None else frequencies,
-        ],
+        [projected, constants],
         pages,
         window,
-        shape=(rows, width, projection.num_heads, projection.head_dim),
-        constants=[counters, limits, scale],
+        shape=(rows, width, projection.num_heads * projection.head_dim),
+        num_heads=projection.num_heads,
+        counters=counters,
         shared=shared,
     )
-    return out.reshape(rows, width, -1)
 
 
-@cache
-def _nothing(dtype: mx.Dtype) -> mx.array:
-    """What stands for weights that there are none of."""
-    return mx.zeros((1,), dtype)
+def constants_of(preparation: HeadPreparation, limits: mx.array, scale: mx.array) -> mx.array:
+    """Join what a layer's launches have in common: each array of a launch costs the host time.
+
+    ``limits`` and ``scale`` as ``attend`` takes them; positions of the rotary embedding count from
+    ``limits[1]``. Returns int32, whatever the numbers are.
+    """
+    parts = [limits[:2], scale[:1], preparation.epsilon[:1]]
+    further = (preparation.frequencies, preparation.q_norm, preparation.k_norm)
+    parts += [part for part in further if part is not None]
+    return mx.concatenate([part.view(mx.int32) for part in parts])
 
 
 def _launch(
@@ -197,11 +201,13 @@ def _launch(
     pages: Pages,
     window: WindowArrays,
     *,
-    shape: tuple[int, int, int, int],
-    constants: list[mx.array],
+    shape: tuple[int, ...],
+    num_heads: int,
+    counters: mx.array,
     shared: SharedSums | None,
 ) -> mx.array:
-    rows, width, num_heads, head_dim = shape
+    rows, width = shape[:2]
+    head_dim = pages.shape.key_dim
     num_kv_heads = pages.shape.num_kv_heads
     tiles = num_tiles(num_heads // num_kv_heads, width)
     splits = window.num_splits if shared is None else shared.num_own_splits
@@ -209,10 +215,10 @@ def _launch(
     groups = rows * tiles * num_kv_heads
     most = splits_for(window.tables.shape[1] * pages.block_size)
     parts = groups * most * QUERIES if is_merged else 1
-    arrays = [pages.keys, pages.values, window.tables, window.starts, window.lengths]
+    arrays = [pages.keys, pages.values, window.tables, window.starts, window.lengths, counters]
     sums = [] if shared is None else [shared.positions, shared.partial, shared.stats]
     out, _, _ = kernel(
-        [*heads, *arrays, *constants, *sums],
+        [*heads, *arrays, *sums],
         (_blocks_for(splits, groups, blocks * MULTIPROCESSORS), num_kv_heads, rows * tiles),
         [shape, (parts * head_dim,), (parts * 2,)],
         [pages.shape.dtype, mx.float32, mx.float32],

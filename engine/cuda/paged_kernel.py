@@ -41,9 +41,7 @@ FLOAT32_TILES = "FloatTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>"
 HEADS_FILES = ("heads.cuh", "projected_heads.cuh")
 SHARED = "{shared_positions, shared_partial, shared_stats, shared_partial_shape[2]}"
 SHARED_INPUTS = ("shared_positions", "shared_partial", "shared_stats")
-PAGES_INPUTS = (
-    *("key_pages", "value_pages", "tables", "starts", "lengths", "counters", "limits", "scale"),
-)
+PAGES_INPUTS = ("key_pages", "value_pages", "tables", "starts", "lengths", "counters")
 
 
 def paged_kernel(
@@ -62,8 +60,8 @@ def paged_kernel(
 ) -> tuple[Kernel, int]:
     """Make one; return it and how many blocks of it run on a multiprocessor.
 
-    ``source`` is the code that makes a Source of ``inputs``, see kernels/paged_window.cuh, and a
-    width; ``halves`` how many times 8 queries a tile may have.
+    ``source`` is the code that makes a Source of ``inputs``, see kernels/paged_window.cuh, a width,
+    limits and a scale; ``halves`` how many times 8 queries a tile may have.
     """
     if dtype == mx.float32:
         form, tiles_file, tiles = FLOAT32_FORM, "float_tiles.cuh", FLOAT32_TILES

@@ -82,7 +82,9 @@ class Projected:
             self.projection,
             self.preparation,
             counters=mx.zeros((4096,), mx.int32),
-            **self.rows_of.constants(window_size, first),
+            constants=paged_attention.constants_of(
+                self.preparation, **self.rows_of.constants(window_size, first)
+            ),
         )
         mx.eval(out)
         return out

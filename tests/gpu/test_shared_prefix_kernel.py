@@ -135,8 +135,8 @@ def test_queries_out_of_a_projection_come_out_as_they_do_on_their_own(shape) -> 
             case.projection,
             case.preparation,
             counters=mx.zeros((4096,), mx.int32),
+            constants=paged_attention.constants_of(case.preparation, **constants),
             shared=given,
-            **constants,
         )
         for given in (sums, None)
     )
