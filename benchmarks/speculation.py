@@ -8,13 +8,20 @@ counted, for it learns by decoding.
 
     python -m benchmarks.speculation --rows 1 8 --depths 1 2 3 auto
     python -m benchmarks.speculation --table            # everything, in 12 minutes
+
+Where an engine's memory happens to lie makes a percent or two, for as long as it lives. So for
+small differences run several processes of a few rounds each, and put their pairs together:
+
+    for n in 1 2 3; do python -m benchmarks.speculation --rounds 5 --depths auto >> lines; done
+    python -m benchmarks.speculation --pool lines
 """
 
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine import Engine, SamplingParams, blas
@@ -158,7 +165,10 @@ class Limits(NamedTuple):
 
 def line_of(case: Case, plain: Case, rows: int, tokens: int) -> dict[str, Any]:
     """Return what is printed of one case."""
-    pairs = [(ours.rate, theirs.rate) for ours, theirs in zip(case.runs, plain.runs, strict=True)]
+    pairs = [
+        (round(ours.rate, 2), round(theirs.rate, 2))
+        for ours, theirs in zip(case.runs, plain.runs, strict=True)
+    ]
     stats = case.engine.stats().scheduler
     row_steps = sum(run.steps for run in case.runs) * rows
     return {
@@ -172,6 +182,29 @@ def line_of(case: Case, plain: Case, rows: int, tokens: int) -> dict[str, Any]:
         "tokens_a_row_and_step": sum(run.tokens for run in case.runs) / row_steps,
         "same_answers": case.answers == plain.answers,
         "blas": str(blas.current()).split(" from ")[0],
+        "pairs": pairs,
+    }
+
+
+def pooled(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one line for each case of ``lines``, with the pairs of all processes together."""
+    cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for line in lines:
+        key = tuple(line[name] for name in ("drafter", "depth", "rows", "tokens", "kind", "blas"))
+        cases.setdefault(key, []).append(line)
+    return [_pooled(of_case) for of_case in cases.values()]
+
+
+def _pooled(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    means = ("acceptance", "tokens_a_row_and_step")
+    pairs = [tuple(pair) for line in lines for pair in line["pairs"]]
+    return {
+        **lines[0],
+        **asdict(ratio_of(pairs)),
+        **{name: sum(line[name] for line in lines) / len(lines) for name in means},
+        "same_answers": all(line["same_answers"] for line in lines),
+        "processes": len(lines),
+        "pairs": pairs,
     }
 
 
@@ -198,7 +231,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=None, help="for all rounds together")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--kind", default="chat", choices=["chat", "text"])
+    parser.add_argument("--pool", type=Path, nargs="+", help="files of lines to put together")
     arguments = parser.parse_args()
+    if arguments.pool:
+        texts = [line for file in arguments.pool for line in file.read_text().splitlines()]
+        for line in pooled(json.loads(text) for text in texts if text.startswith("{")):
+            print(json.dumps(line), flush=True)
+        return
     drafters = arguments.drafters or (DRAFTERS if arguments.table else ("mtp",))
     minutes = arguments.minutes or (12.0 if arguments.table else float("inf"))
     model, most = load("demo"), max(arguments.rows)

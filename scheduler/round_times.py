@@ -57,6 +57,8 @@ class Cell:
         self.recent.setdefault(depth, deque(maxlen=SAMPLES)).append((self.rounds, seconds))
         if depth:
             self._waiting.setdefault(depth, deque(maxlen=ENOUGH)).append((self.rounds, seconds))
+        elif not any(self._waiting.values()):
+            return  # as after most rounds
         if (plain := self.lately(0)) is not None:
             for waiting in self._waiting:
                 self._compare_waiting(waiting, 1 / plain)
@@ -125,7 +127,10 @@ class RoundTimes:
 
     def cell(self, num_rows: int) -> Cell:
         """What is known of rounds with so many rows."""
-        return self._cells.setdefault(alike(num_rows), Cell())
+        size = alike(num_rows)
+        if (found := self._cells.get(size)) is None:
+            found = self._cells[size] = Cell()
+        return found
 
     def add(self, num_rows: int, depth: int, seconds: float) -> None:
         """Learn from a round of ``num_rows`` rows whose deepest has ``depth`` drafts."""

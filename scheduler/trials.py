@@ -162,4 +162,7 @@ class Trials:
         return True
 
     def _tried_with(self, num_rows: int) -> _Tried:
-        return self._tried.setdefault(alike(num_rows), _Tried())
+        size = alike(num_rows)
+        if (found := self._tried.get(size)) is None:
+            found = self._tried[size] = _Tried()
+        return found
