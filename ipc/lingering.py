@@ -13,7 +13,10 @@ _NEVER = float("inf")
 
 
 class Lingering:
-    """What waits, of all runs; when one's time has come all leave. Times are in seconds."""
+    """What waits, of all runs; when one's time has come all leave. Times are in seconds.
+
+    A run that ends takes along what waits of it alone: in a large batch some run ends all the time.
+    """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}  # how long gains of a run may wait
@@ -41,6 +44,7 @@ class Lingering:
         if not self._seconds and not self._waiting:
             return gained
         at_once: list[DeltaLike] = []
+        ended: set[str] = set()
         for delta in gained:
             seconds = self._seconds.get(delta.request_id)
             if seconds is None:
@@ -50,8 +54,15 @@ class Lingering:
                 at_once.append(delta)
             else:
                 self._waiting.append(delta)
-                ended = delta.finish_reason is not None
-                self._due = min(self._due, -_NEVER if ended else now + seconds)
-        if now < self._due and len(self._waiting) < _MOST:
-            return at_once
-        return [*self.release(), *at_once]
+                self._due = min(self._due, now + seconds)
+                if delta.finish_reason is not None:
+                    ended.add(delta.request_id)
+        if now >= self._due or len(self._waiting) >= _MOST:
+            return [*self.release(), *at_once]
+        return [*self._take(ended), *at_once] if ended else at_once
+
+    def _take(self, runs: set[str]) -> list[DeltaLike]:
+        """Return what waits of some runs; the others' goes on waiting."""
+        taken = [delta for delta in self._waiting if delta.request_id in runs]
+        self._waiting = [delta for delta in self._waiting if delta.request_id not in runs]
+        return taken

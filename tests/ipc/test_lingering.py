@@ -33,14 +33,17 @@ def test_a_runs_first_gain_leaves_at_once_and_later_ones_when_the_eldest_has_wai
     assert told(lingering.sift([], 10.63)) == [("a", 5)]
 
 
-def test_an_end_takes_along_whatever_waits() -> None:
+def test_an_end_takes_along_what_waits_of_its_run() -> None:
     lingering = Lingering()
     for run in "ab":
         lingering.begin(run, 0.25)
     lingering.sift([gain("a", 1), gain("b", 1)], 0.0)
     lingering.sift([gain("a", 2), gain("b", 2)], 0.1)
     gained = [gain("a", 3, "eos"), gain("b", 3)]
-    assert told(lingering.sift(gained, 0.1)) == [("a", 2), ("b", 2), ("a", 3), ("b", 3)]
+    assert told(lingering.sift(gained, 0.1)) == [("a", 2), ("a", 3)]
+    lingering.end("a")
+    assert told(lingering.sift([gain("b", 4)], 0.34)) == []
+    assert told(lingering.sift([gain("b", 5)], 0.36)) == [("b", 2), ("b", 3), ("b", 4), ("b", 5)]
 
 
 def test_who_reads_as_they_come_waits_for_nobody() -> None:

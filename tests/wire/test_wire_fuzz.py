@@ -63,14 +63,14 @@ class Attacker:
         self.context.term()
 
 
-def attack_broker(service: Service, count: int) -> None:
+def attack_broker(service: Service, count: int, seed: int = 0) -> None:
     broker = service.start_broker()
     service.start_worker("fake:step=0.002")
     client = service.client()
     service.wait_for_workers(1)
     attackers = [
-        Attacker(service.frontend, m.FROM_CLIENT, 1),
-        Attacker(service.backend, m.FROM_WORKER, 2),
+        Attacker(service.frontend, m.FROM_CLIENT, 2 * seed + 1),
+        Attacker(service.backend, m.FROM_WORKER, 2 * seed + 2),
     ]
     try:
         before = 0
@@ -123,12 +123,12 @@ class RubbishBroker:
         self.context.term()
 
 
-def attack_worker(service: Service, count: int) -> None:
+def attack_worker(service: Service, count: int, seed: int = 3) -> None:
     broker = RubbishBroker(service.backend)
     worker = service.start_worker("fake")
     try:
         wait_until(lambda: broker.read(50) and broker.peer, why="the worker says hello")
-        chance = random.Random(3)
+        chance = random.Random(seed)
         alone = [encode(each) for each in EXAMPLES if isinstance(each, m.TO_WORKER)]
         good = [*alone, *bundled(alone)]
         for number in range(count):
@@ -175,10 +175,12 @@ def test_spoiled_messages_at_the_worker(service: Service) -> None:
 
 
 @pytest.mark.soak
-def test_a_million_spoiled_messages_at_the_broker(service: Service) -> None:
-    attack_broker(service, 1_000_000)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_million_spoiled_messages_at_the_broker(service: Service, seed: int) -> None:
+    attack_broker(service, 250_000, seed)
 
 
 @pytest.mark.soak
-def test_a_million_spoiled_messages_at_the_worker(service: Service) -> None:
-    attack_worker(service, 1_000_000)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_million_spoiled_messages_at_the_worker(service: Service, seed: int) -> None:
+    attack_worker(service, 250_000, seed)
