@@ -278,19 +278,14 @@ class Case(NamedTuple):
 
 
 CASES = [  # what matters most first
-    *(Case("cuda", rows, 256) for rows in (8, 1, 32, 64)),
-    Case("mlx-lm", 8, 256),
+    *(Case("cuda", rows, 256) for rows in (8, 1, 64, 32)),
     Case("cuda", 64, 256, prefix=4096),
-    Case("cuda", 8, 4096),
-    Case("cuda", 8, 256, drafts=3),
-    Case("mlx-lm", 1, 256),
-    Case("mlx-lm", 32, 256),
-    Case("cuda", 64, 4096),
-    Case("cuda", 8, 256, drafts=1),
+    *(Case("cuda", rows, 256, drafts=3) for rows in (8, 1)),
     Case("fold", 8, 256, drafts=3),
-    Case("cuda", 8, 256, drafts=7),
-    Case("cuda", 32, 256, drafts=3),
-    Case("mlx-lm", 64, 256),
+    *(Case("cuda", rows, 4096) for rows in (8, 64)),
+    *(Case("cuda", rows, 256, drafts=drafts) for rows in (8, 1) for drafts in (1, 7)),
+    *(Case("cuda", 32, 256, drafts=drafts) for drafts in (1, 3)),
+    *(Case("mlx-lm", rows, 256) for rows in (8, 1, 64, 32)),
 ]
 
 
