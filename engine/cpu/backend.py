@@ -41,6 +41,8 @@ class CpuBackend(Backend):
             self.lanes = Lanes.of_thread()
             count = products.quicken(model, self.lanes, tiles=tiles, panels=panels)
             feed_forward.leave_on_lanes(model)
+            if tiles and panels:
+                products.join_siblings(model)
             products.copy_panels(model)
             return count
         if not (tiles and panels):  # OpenBLAS's own threads are quicker than one lane
@@ -48,6 +50,7 @@ class CpuBackend(Backend):
         self.early.bind(getattr(model, "layers", ()))
         lanes = Lanes.of_thread()
         count = products.quicken(model, lanes, tiles=True, panels=True, bar=BAR_OF_SMALL_MODELS)
+        products.join_siblings(model)
         products.copy_panels(model)
         return count
 

@@ -8,6 +8,7 @@ from mlx_lm.models import llama, qwen2, qwen3, qwen3_next
 
 from ..quick_classes import exchange
 from .activation import swiglu
+from .divided_panels import join
 from .products import SkinnyLinear, SkinnyWeight
 
 
@@ -27,7 +28,7 @@ class FeedForward(nn.Module):
             down_proj = self.down_proj
             if gate.skinny.fits_panels(rows) and _is_cut(down_proj, rows):
                 return _sum_of(down_proj.skinny, hidden).reshape(x.shape)
-            joined = gate.skinny.join([part for _, part in hidden]).reshape(*x.shape[:-1], -1)
+            joined = join([part for _, part in hidden]).reshape(*x.shape[:-1], -1)
             down: mx.array = down_proj(joined)
             return down
         out: mx.array = self.down_proj(swiglu(gate(x), up(x)))

@@ -23,9 +23,12 @@ from mlx import nn
 from .. import blas
 from ..cgroup import memory_available
 from ..quick_classes import exchange
+from . import siblings
+from .divided_panels import DividedPanels, join
 from .lanes import Lanes
 from .panels import MOST_ROWS as PANEL_ROWS
 from .panels import PANEL, SMALL, Panels
+from .siblings import Siblings
 
 MOST_ROWS = 64  # beyond that all orders cost the same, and the result needs no turning
 FEWEST_APART = 64  # rows of x that pay for a lane of their own, which reads the weights once more
@@ -65,9 +68,12 @@ class SkinnyWeight:
         self.lanes = lanes
         self.tiles = tiles
         self.bar = bar
-        self.panels = Panels.of(weight) if tiles and panels else None
+        self.divided: DividedPanels | None = None
+        if tiles and panels and (copied := Panels.of(weight)) is not None:
+            self.divided = DividedPanels(copied)
         self._cuts: list[Cut] = []
-        self._panels: dict[Lanes, list[tuple[mx.Stream, Panels]]] = {}
+        self._siblings: Siblings | None = None
+        self._number = 0  # among them
         # (tiles, inputs, outputs of a tile) a lane, by outputs of a tile.
         self._layouts: dict[tuple[int, Lanes], Layout] = {}
         # The weight's rows, (outputs, inputs) a lane, or turned.
@@ -78,6 +84,9 @@ class SkinnyWeight:
         """x @ weight.T for x (..., inputs); (..., outputs)."""
         outputs, inputs = self.weight.shape
         rows = x.size // inputs
+        if self._siblings is not None and rows <= PANEL_ROWS:
+            lanes = self._lanes_for(rows, self._siblings.size)
+            return self._siblings.product(self._number, x, lanes)
         flat = x.reshape(rows, inputs)
         if self.is_cut(rows):
             product = self.sum_of(
@@ -89,8 +98,10 @@ class SkinnyWeight:
             turned = flat.T
             parts = [mx.matmul(w, turned, stream=stream) for stream, w in self._stretched(rows)]
             product = (parts[0] if len(parts) == 1 else mx.concatenate(parts)).T
+        elif self.divided is not None and rows <= PANEL_ROWS:
+            product = self.divided.product(flat, self._lanes_for(rows))
         else:
-            product = self.join([part for _, part in self.parts(flat)])
+            product = join([part for _, part in self.parts(flat)])
         return product.reshape(*x.shape[:-1], outputs)
 
     def is_divided(self, rows: int) -> bool:
@@ -104,8 +115,8 @@ class SkinnyWeight:
         Two weights of one shape are divided alike. Empty where it is neither in tiles nor wide.
         """
         rows = x.shape[0]
-        if self.fits_panels(rows):
-            return [(stream, part.times(x, stream)) for stream, part in self._panels_for(rows)]
+        if self.divided is not None and rows <= PANEL_ROWS:
+            return self.divided.parts(x, self._lanes_for(rows))
         if self._is_tiled(rows):
             layout = self._layout(rows)
             return [(stream, mx.matmul(x, tiles, stream=stream)) for stream, tiles in layout]
@@ -113,35 +124,41 @@ class SkinnyWeight:
             return []
         return [(s, mx.matmul(x, w, stream=s)[None]) for s, w in self._stretched(rows, turned=True)]
 
-    def join(self, parts: Sequence[mx.array]) -> mx.array:
-        """Put parts (tiles, rows, tile) together: (rows, outputs)."""
-        turned = [part.swapaxes(0, 1) for part in parts]
-        axis = 2 if all(part.shape[0] == 1 for part in parts) else 1
-        joined = turned[0] if len(turned) == 1 else mx.concatenate(turned, axis=axis)
-        return joined.reshape(joined.shape[0], -1)
-
     def cut_inputs_like_outputs(self, before: "SkinnyWeight") -> None:
         """Let each lane have panels of the inputs that it makes itself, as outputs of ``before``.
 
         Instead of panels of its own share of the outputs; nothing where one of both has none.
         """
         lanes = self._lanes_for(1)
-        if self.panels is None or before.panels is None or len(lanes.streams) == 1:
+        if self.divided is None or before.divided is None or len(lanes.streams) == 1:
             return
         cuts = []
-        for stream, low, end in lanes.divide(before.panels.count):
+        for stream, low, end in lanes.divide(before.divided.panels.count):
             first, last = low * PANEL, end * PANEL
             with mx.stream(stream):
                 part = Panels.of(self.weight[:, first:last])
             if part is None:
                 return
             cuts.append(Cut(stream, first, last, part))
-        self.panels, self._cuts = None, cuts
+        self.divided, self._cuts = None, cuts
+
+    def share(self, siblings: Siblings, number: int) -> None:
+        """Multiply with ``siblings`` from now on, as the one of this ``number``."""
+        self._siblings, self._number = siblings, number
+        own = siblings.panels_of(number)
+        self.divided = None if own is None else DividedPanels(own)
+
+    @property
+    def has_siblings(self) -> bool:
+        """Whether others multiply with it."""
+        return self._siblings is not None
 
     @property
     def copies(self) -> list[Panels]:
         """What there is beside the weight."""
-        return [self.panels] if self.panels is not None else [cut.panels for cut in self._cuts]
+        if self._siblings is not None:
+            return [self._siblings.divided.panels]
+        return [cut.panels for cut in self._cuts] if self.divided is None else [self.divided.panels]
 
     def is_cut(self, rows: int) -> bool:
         """Whether so many rows are multiplied by inputs that were cut, see ``sum_of``."""
@@ -153,14 +170,14 @@ class SkinnyWeight:
             cut.panels.times(part, stream)
             for cut, (stream, part) in zip(self._cuts, parts, strict=True)
         ]
-        return self.join([sum(sums[1:], start=sums[0])])
+        return join([sum(sums[1:], start=sums[0])])
 
     def _is_tiled(self, rows: int) -> bool:
         return self.fits_panels(rows) or self._tile_for(rows) not in (0, self.weight.shape[0])
 
     def fits_panels(self, rows: int) -> bool:
         """Whether so many rows are multiplied by panels."""
-        return self.panels is not None and rows <= PANEL_ROWS
+        return self.divided is not None and rows <= PANEL_ROWS
 
     def _tile_for(self, rows: int) -> int:
         if not self.tiles or rows > MOST_TILED_ROWS:
@@ -170,10 +187,11 @@ class SkinnyWeight:
             self._tiles[rows] = tile_outputs(outputs, inputs, rows)
         return self._tiles[rows]
 
-    def _lanes_for(self, rows: int) -> Lanes:
+    def _lanes_for(self, rows: int, size: int | None = None) -> Lanes:
         if (only := Lanes.only()) is not None:
             return only
-        pays = self.weight.size * max(rows, LANE_ROWS) >= self.bar * LANE_VALUES * LANE_ROWS
+        size = self.weight.size if size is None else size
+        pays = size * max(rows, LANE_ROWS) >= self.bar * LANE_VALUES * LANE_ROWS
         return self.lanes if pays else self.lanes.first
 
     def _layout(self, rows: int) -> Layout:
@@ -186,14 +204,6 @@ class SkinnyWeight:
             mx.eval([part for _, part in layout])  # views: nothing is copied
             self._layouts[tile, lanes] = layout
         return self._layouts[tile, lanes]
-
-    def _panels_for(self, rows: int) -> list[tuple[mx.Stream, Panels]]:
-        assert self.panels is not None
-        lanes = self._lanes_for(rows)
-        if lanes not in self._panels:
-            stretches = lanes.divide(self.panels.count)
-            self._panels[lanes] = [(s, self.panels.part(low, end)) for s, low, end in stretches]
-        return self._panels[lanes]
 
     def _stretched(self, rows: int, *, turned: bool = False) -> Layout:
         lanes = self._lanes_for(rows)
@@ -291,6 +301,19 @@ def quicken(model: Any, lanes: Lanes, *, tiles: bool, panels: bool = False, bar:
                 module["weight"], lanes, tiles=tiles, panels=panels, bar=bar
             )
     return len(found)
+
+
+def join_siblings(model: Any) -> None:
+    """Let layers of ``model`` that multiply the same input do so at once, where panels allow it."""
+    for number, layers in enumerate(siblings.find(model)):
+        if any(type(one) is not SkinnyLinear or one.skinny.has_siblings for one in layers):
+            continue
+        streams = layers[0].skinny.lanes.streams
+        with mx.stream(streams[number % len(streams)]):  # copies are made in turn
+            joined = Siblings.of([one.weight for one in layers])
+        if joined is not None:
+            for place, one in enumerate(layers):
+                one.skinny.share(joined, place)
 
 
 def copy_panels(model: Any) -> None:

@@ -7,6 +7,7 @@ import pytest
 from mlx import nn
 
 from engine.cpu import products
+from engine.cpu.divided_panels import STRETCH
 from engine.cpu.lanes import Lanes
 from engine.cpu.panels import PANEL, Panels, cut_rows
 from engine.cpu.products import (
@@ -70,12 +71,26 @@ def test_panels_say_the_same_on_every_number_of_rows(shape, count) -> None:
     outputs, inputs = shape
     weight = mx.random.normal((outputs, inputs)) * inputs**-0.5
     skinny = SkinnyWeight(weight, Lanes.make(count), tiles=True, panels=True)
-    assert (skinny.panels is not None) is (outputs % PANEL == 0)
+    assert (skinny.divided is not None) is (outputs % PANEL == 0)
     for rows in (1, 2, 7, 8, 9, 16, 31, 32, 33, 64, 65, 100):
         x = mx.random.normal((rows, inputs))
         assert mx.allclose(skinny.product(x), x @ weight.T, rtol=1e-3, atol=1e-4)
-        if skinny.panels is not None and rows <= PANEL_ROWS:
+        if skinny.divided is not None and rows <= PANEL_ROWS:
             assert len(skinny.parts(x)) == count
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_very_many_outputs_are_made_by_the_lanes_in_turn(count) -> None:
+    outputs, inputs = count * STRETCH + 3 * PANEL, 64
+    weight = mx.random.normal((outputs, inputs)) / 8
+    lanes = Lanes.make(count)
+    skinny = SkinnyWeight(weight, lanes, tiles=True, panels=True)
+    for rows in (1, 3, 8, 40):
+        x = mx.random.normal((rows, inputs))
+        assert mx.allclose(skinny.product(x), x @ weight.T, rtol=1e-3, atol=1e-4)
+        in_turn = skinny.divided.in_turn(lanes)
+        assert [stream for stream, _ in in_turn] == [*lanes.streams, lanes.streams[0]]
+        assert [panels.count * PANEL for _, panels in in_turn] == [*[STRETCH] * count, 3 * PANEL]
 
 
 @pytest.mark.parametrize("inputs", [256, 1024, 2048, 3584])
@@ -88,7 +103,8 @@ def test_rows_are_cut_until_a_panel_takes_them(inputs) -> None:
 
 def test_panels_are_copies_of_large_float32_weights_where_memory_is_plenty(monkeypatch) -> None:
     def panels_of(weight: mx.array, *, panels: bool = True) -> Panels | None:
-        return SkinnyWeight(weight, Lanes.make(1), tiles=True, panels=panels).panels
+        divided = SkinnyWeight(weight, Lanes.make(1), tiles=True, panels=panels).divided
+        return None if divided is None else divided.panels
 
     weight = mx.random.normal((1024, 1024))
     copied = panels_of(weight)
