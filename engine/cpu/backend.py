@@ -5,12 +5,15 @@ from typing import Any
 
 import mlx.core as mx
 
+from ..attention.layer import AttentionLayer
 from ..backend import Backend, Waiting
 from ..forward import RunBody
 from ..layers import Layer
+from ..pages import PageShape
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
 from . import feed_forward, heap, norms, products
+from .attention import LaneAttention
 from .deferred_layer import DeferredLayer, deferred_layout
 from .early_start import EarlyStart
 from .lanes import Lanes
@@ -59,6 +62,27 @@ class CpuBackend(Backend):
 
     def charge_waiting(self, waiting: Waiting) -> None:
         self.early.waiting = waiting
+
+    def attention_layer(
+        self,
+        shape: PageShape,
+        num_blocks: int,
+        block_size: int,
+        *,
+        window_size: int | None = None,
+        gathers: bool = False,
+        rotary_shift: int = 0,
+    ) -> AttentionLayer:
+        return LaneAttention(
+            shape,
+            num_blocks,
+            block_size,
+            window_size=window_size,
+            gathers=gathers,
+            rotary_shift=rotary_shift,
+            tiles=self.attends_in_tiles,
+            lanes=self.lanes,
+        )
 
     def delta_layout(self, module: Any, max_drafts: int, dtype: mx.Dtype) -> dict[str, SlotArray]:
         return deferred_layout(module, max_drafts, dtype)
