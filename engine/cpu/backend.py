@@ -12,7 +12,7 @@ from ..layers import Layer
 from ..pages import PageShape
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
-from . import feed_forward, heap, norms, products
+from . import feed_forward, heap, norms, products, rotary
 from .attention import LaneAttention
 from .deferred_layer import DeferredLayer, deferred_layout
 from .early_start import EarlyStart
@@ -36,6 +36,7 @@ class CpuBackend(Backend):
 
     def bind_products(self, model: Any) -> int:
         norms.quicken(model)
+        rotary.quicken(model)
         feed_forward.quicken(model)
         if not products.pays_here():
             return super().bind_products(model)
