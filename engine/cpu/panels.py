@@ -20,7 +20,7 @@ MOST_ROWS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panels:
-    """Some panels of a weight, (panels, 1, inputs, PANEL)."""
+    """Some panels of a weight, (panels, inputs, PANEL)."""
 
     values: mx.array
 
@@ -35,7 +35,7 @@ class Panels:
         fits = outputs % PANEL == 0 and inputs * PANEL * LEAST_ROWS <= SMALL
         if is_small or not fits or weight.dtype != mx.float32:
             return None
-        return cls(mx.contiguous(weight.reshape(-1, 1, PANEL, inputs).swapaxes(2, 3)))
+        return cls(mx.contiguous(weight.reshape(-1, PANEL, inputs).swapaxes(1, 2)))
 
     @property
     def count(self) -> int:
@@ -52,10 +52,13 @@ class Panels:
         """x (rows, inputs) by each panel: (panels, rows, PANEL)."""
         rows, inputs = x.shape
         cuts, each = cut_rows(rows, inputs)
+        if cuts == 1:
+            only: mx.array = mx.matmul(x, self.values, stream=stream)
+            return only
         with mx.stream(stream):
             if cuts * each > rows:
                 x = mx.pad(x, [(0, cuts * each - rows), (0, 0)])
-            product = x.reshape(1, cuts, each, inputs) @ self.values
+            product = x.reshape(1, cuts, each, inputs) @ self.values[:, None]
             product = product.reshape(self.count, cuts * each, PANEL)
             return product[:, :rows] if cuts * each > rows else product
 

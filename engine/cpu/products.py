@@ -13,7 +13,7 @@ product: W is copied to be read once. Ways around it (docs/blas.md has figures):
   of many rows: OpenBLAS's own threads spin for a while after each, on cores that others want.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ LANE_ROWS = 8
 UNPACKED_KERNELS = ("SkylakeX", "Cooperlake", "SapphireRapids")  # those that know the other way
 
 Layout = list[tuple[mx.Stream, mx.array]]  # a lane's part of a weight
+Way = Callable[[mx.array], mx.array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +80,7 @@ class SkinnyWeight:
         # The weight's rows, (outputs, inputs) a lane, or turned.
         self._stretches: dict[tuple[bool, Lanes], Layout] = {}
         self._tiles: dict[int, int] = {}  # outputs of a tile by rows of x; 0: no tiles
+        self._ways: dict[int, Way] = {}  # by rows of x
 
     def product(self, x: mx.array) -> mx.array:
         """x @ weight.T for x (..., inputs); (..., outputs)."""
@@ -87,22 +89,37 @@ class SkinnyWeight:
         if self._siblings is not None and rows <= PANEL_ROWS:
             lanes = self._lanes_for(rows, self._siblings.size)
             return self._siblings.product(self._number, x, lanes)
-        flat = x.reshape(rows, inputs)
-        if self.is_cut(rows):
-            product = self.sum_of(
-                [(cut.stream, flat[:, cut.first : cut.end]) for cut in self._cuts]
-            )
-        elif not self._is_tiled(rows) and self._tile_for(rows) == outputs:
-            product = flat @ self.weight.T
-        elif not self._is_tiled(rows) and rows <= MOST_ROWS:
-            turned = flat.T
-            parts = [mx.matmul(w, turned, stream=stream) for stream, w in self._stretched(rows)]
-            product = (parts[0] if len(parts) == 1 else mx.concatenate(parts)).T
-        elif self.divided is not None and rows <= PANEL_ROWS:
-            product = self.divided.product(flat, self._lanes_for(rows))
-        else:
-            product = join([part for _, part in self.parts(flat)])
+        if rows not in self._ways:
+            self._ways[rows] = self._way_for(rows)
+        product = self._ways[rows](x.reshape(rows, inputs))
         return product.reshape(*x.shape[:-1], outputs)
+
+    def _way_for(self, rows: int) -> Way:
+        """How so many rows, (rows, inputs), are multiplied: (rows, outputs)."""
+        if self.is_cut(rows):
+            return self._by_cut_inputs
+        if not self._is_tiled(rows) and self._tile_for(rows) == self.weight.shape[0]:
+            turned = self.weight.T
+            mx.eval(turned)  # a view
+            return lambda x: x @ turned
+        if not self._is_tiled(rows) and rows <= MOST_ROWS:
+            return self._turned
+        if self.fits_panels(rows):
+            return self._by_panels
+        return lambda x: join([part for _, part in self.parts(x)])
+
+    def _by_cut_inputs(self, x: mx.array) -> mx.array:
+        return self.sum_of([(cut.stream, x[:, cut.first : cut.end]) for cut in self._cuts])
+
+    def _by_panels(self, x: mx.array) -> mx.array:
+        assert self.divided is not None
+        return self.divided.product(x, self._lanes_for(x.shape[0]))
+
+    def _turned(self, x: mx.array) -> mx.array:
+        """weight @ x.T, turned back."""
+        stretched = self._stretched(x.shape[0])
+        parts = [mx.matmul(w, x.T, stream=stream) for stream, w in stretched]
+        return (parts[0] if len(parts) == 1 else mx.concatenate(parts)).T
 
     def is_divided(self, rows: int) -> bool:
         """Whether a product with so many rows has ``parts`` on several lanes."""
@@ -141,12 +158,14 @@ class SkinnyWeight:
                 return
             cuts.append(Cut(stream, first, last, part))
         self.divided, self._cuts = None, cuts
+        self._ways.clear()
 
     def share(self, siblings: Siblings, number: int) -> None:
         """Multiply with ``siblings`` from now on, as the one of this ``number``."""
         self._siblings, self._number = siblings, number
         own = siblings.panels_of(number)
         self.divided = None if own is None else DividedPanels(own)
+        self._ways.clear()
 
     @property
     def has_siblings(self) -> bool:

@@ -45,8 +45,7 @@ class Siblings:
         for weight in weights:
             self._ends.append(self._ends[-1] + weight.shape[0])
         self._input: mx.array | None = None
-        self._product: mx.array | None = None
-        self._waiting: set[int] = set()
+        self._products: dict[int, mx.array] = {}  # of those that have not been asked for
 
     @classmethod
     def of(cls, weights: Sequence[mx.array]) -> "Siblings | None":
@@ -65,13 +64,12 @@ class Siblings:
 
     def product(self, number: int, x: mx.array, lanes: Lanes) -> mx.array:
         """x (..., inputs) by weight ``number``: (..., outputs)."""
-        if self._input is not x or number not in self._waiting:
+        if self._input is not x or number not in self._products:
+            flat = x.reshape(-1, x.shape[-1])
+            product = self.divided.product(flat, lanes).reshape(*x.shape[:-1], -1)
             self._input = x
-            self._product = self.divided.product(x.reshape(-1, x.shape[-1]), lanes)
-            self._waiting = set(range(len(self._ends) - 1))
-        assert self._product is not None
-        product = self._product[:, self._ends[number] : self._ends[number + 1]]
-        self._waiting.remove(number)
-        if not self._waiting:
-            self._input = self._product = None
-        return product.reshape(*x.shape[:-1], -1)
+            self._products = dict(enumerate(mx.split(product, self._ends[1:-1], axis=-1)))
+        product = self._products.pop(number)
+        if not self._products:
+            self._input = None
+        return product
