@@ -17,7 +17,7 @@ from statistics import median
 
 from engine import blas  # loads the BLAS, then mlx
 from engine.cpu.lanes import Lanes
-from engine.cpu.products import SkinnyWeight
+from engine.cpu.skinny_weight import SkinnyWeight
 
 from .turns import all_threads
 

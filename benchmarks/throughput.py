@@ -106,7 +106,8 @@ class OurSide:
         from mlx import nn
 
         from engine.cpu.lanes import Lanes
-        from engine.cpu.products import SkinnyWeight, tiles_pay
+        from engine.cpu.products import tiles_pay
+        from engine.cpu.skinny_weight import SkinnyWeight
 
         from . import turns
 

@@ -9,7 +9,8 @@ from mlx_lm.models import llama, qwen2, qwen3, qwen3_next
 from ..quick_classes import exchange
 from .activation import swiglu
 from .divided_panels import join
-from .products import SkinnyLinear, SkinnyWeight
+from .products import SkinnyLinear
+from .skinny_weight import SkinnyWeight
 
 
 class FeedForward(nn.Module):

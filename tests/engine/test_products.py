@@ -9,17 +9,10 @@ from mlx import nn
 from engine.cpu import products
 from engine.cpu.divided_panels import STRETCH
 from engine.cpu.lanes import Lanes
-from engine.cpu.panels import PANEL, Panels, cut_rows
-from engine.cpu.products import (
-    MOST_ROWS,
-    PANEL_ROWS,
-    SMALL,
-    SkinnyEmbedding,
-    SkinnyLinear,
-    SkinnyWeight,
-    quicken,
-    tile_outputs,
-)
+from engine.cpu.panels import MOST_ROWS as PANEL_ROWS
+from engine.cpu.panels import PANEL, SMALL, Panels, cut_rows
+from engine.cpu.products import SkinnyEmbedding, SkinnyLinear, quicken
+from engine.cpu.skinny_weight import MOST_ROWS, SkinnyWeight, tile_outputs
 
 
 @pytest.fixture(autouse=True)
