@@ -13,7 +13,7 @@ from .exponential import exp
 _SCORES = 1 << 18  # of one tile: 1 MiB
 _FEWEST = 1 << 16  # scores of a whole window below which MLX's own attention is as fast
 _FEWEST_QUERIES = 8  # of a tile
-_HIDDEN = -3e38  # finite: a padding query that sees nothing must not become NaN
+HIDDEN = -3e38  # finite: a padding query that sees nothing must not become NaN
 
 
 def pays(queries: mx.array, keys: mx.array) -> bool:
@@ -52,7 +52,7 @@ def attend_in_tiles(
         shape = (rows, kv_heads, num_heads // kv_heads * (last - first), dim)
         scores = scaled[:, :, first:last].reshape(shape) @ keys[:, :, :end].swapaxes(-1, -2)
         seen = mx.broadcast_to(mask[:, :, first:last, :end], (rows, num_heads, last - first, end))
-        scores = mx.where(seen.reshape(scores.shape), scores, _HIDDEN)
+        scores = mx.where(seen.reshape(scores.shape), scores, HIDDEN)
         weights = exp(scores - scores.max(axis=-1, keepdims=True))
         tile = weights @ values[:, :, :end] / weights.sum(axis=-1, keepdims=True)
         tiles.append(tile.reshape(rows, num_heads, last - first, -1))
