@@ -2,9 +2,9 @@
 
 The demo model on its bundled prompts, greedy. Each case decodes together with an engine without
 drafts, a step of one and a step of the other, for the machine changes its speed from one second to
-the next. What is timed is decoding, from the first token of the last prompt on. Answers are
-compared; tokens a row and step stand beside the speed. ``auto`` decodes a while before it is
-counted, for it learns by decoding.
+the next (where steps run ahead of the host: all of one and all of the other). What is timed is
+decoding, from the first token of the last prompt on. Answers are compared; tokens a row and step
+stand beside the speed. ``auto`` decodes a while before it is counted, for it learns by decoding.
 
     python -m benchmarks.speculation --rows 1 8 --depths 1 2 3 auto
     python -m benchmarks.speculation --table            # everything, in 12 minutes
@@ -124,7 +124,18 @@ def make_parts(model: LoadedModel, drafter: str, max_rows: int) -> Parts:
 
 
 def run_in_turn(cases: Sequence[Case], prompts: Sequence[Any], tokens: int) -> None:
-    """Let all decode answers to the same prompts, each a step at a time."""
+    """Let all decode answers to the same prompts, each a step at a time.
+
+    Where steps run ahead, on a device of its own, one engine's would run in the other's time: there
+    each decodes all its answers at once.
+    """
+    if any(case.engine.parts.runs_ahead for case in cases):
+        for case in cases if len(cases[0].runs) % 2 else reversed(cases):
+            case.begin(prompts, tokens)
+            while case.engine.has_work:
+                case.step()
+            case.end()
+        return
     for case in cases:
         case.begin(prompts, tokens)
     number = 0
