@@ -28,7 +28,7 @@ class HostArray:
         mx.eval(self.array)
         self.numbers: Int32s = np.array(self.array, copy=False)
         """The same, for the host."""
-        self.stays = _advise(self.numbers)
+        _advise(self.numbers)
 
 
 def rounded(size: int) -> int:
@@ -40,11 +40,12 @@ class _Location(ctypes.Structure):
     _fields_ = (("kind", ctypes.c_int), ("number", ctypes.c_int))
 
 
-def _advise(numbers: Int32s) -> bool:
-    """Let pages stay with the host, mapped for the device; return whether the driver does that."""
+def _advise(numbers: Int32s) -> None:
+    """Let pages stay with the host, mapped for the device, if the driver does that."""
     library = driver()
     if library is None or not hasattr(library, "cuMemAdvise_v2"):
-        return False
+        return
     at, size = ctypes.c_uint64(numbers.ctypes.data), ctypes.c_size_t(numbers.nbytes)
     advice = [(PREFER, _Location(HOST, 0)), (LET_ACCESS, _Location(DEVICE, 0))]
-    return not any(library.cuMemAdvise_v2(at, size, kind, where) for kind, where in advice)
+    for kind, where in advice:
+        library.cuMemAdvise_v2(at, size, kind, where)

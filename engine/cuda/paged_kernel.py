@@ -100,7 +100,7 @@ def paged_kernel(
 
 
 def num_halves(group: int, width: int, dtype: mx.Dtype) -> int:
-    """How many times 8 queries a tile may have: two kernels, of which a query's result is one."""
+    """How many times 8 queries a tile may have: of a query both kernels say the same, bitwise."""
     return 1 if dtype == mx.float32 or group * width <= QUERIES // 2 else 2
 
 

@@ -23,9 +23,18 @@ BODY = """
 """
 HOST_TYPES: dict[mx.Dtype, npt.DTypeLike] = {mx.int32: np.int32, mx.uint32: np.uint32}
 
-# Arrays nobody reads, by thread and size. What the device may still write there it writes before
-# what the same thread launches after it.
-_free: defaultdict[tuple[int, int], list[HostArray]] = defaultdict(list)
+
+class _Free(threading.local):
+    """Arrays nobody reads, by size: this thread's own.
+
+    What the device may still write there it writes before what the same thread launches later.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: defaultdict[int, list[HostArray]] = defaultdict(list)
+
+
+_free = _Free()
 
 
 class Sent:
@@ -33,7 +42,7 @@ class Sent:
 
     def __init__(self, numbers: mx.array) -> None:
         """``numbers``: int32 or uint32, of any shape."""
-        free = _free[threading.get_ident(), rounded(numbers.size)]
+        free = _free.arrays[rounded(numbers.size)]
         host = free.pop() if free else HostArray(numbers.size)
         weakref.finalize(self, free.append, host)
         here = host.numbers[: numbers.size].view(HOST_TYPES[numbers.dtype])

@@ -1,5 +1,6 @@
 """How the host gets to read what a device has made; the device is stood for here."""
 
+import threading
 from typing import Any
 
 import mlx.core as mx
@@ -17,10 +18,12 @@ class Sender:
     def __init__(self, *, writes: bool = True) -> None:
         self.writes = writes
         self.arrays: list[int] = []
+        self.kept: list[mx.array] = []  # or an id might come to be another's
 
     def __call__(self, inputs: list[mx.array], *_: Any) -> list[mx.array]:
         numbers, host = inputs
         self.arrays.append(id(host))
+        self.kept.append(host)
         if self.writes:
             there = np.array(host, copy=False)
             there[: numbers.size] = np.array(numbers).view(np.int32)
@@ -57,6 +60,20 @@ def test_memory_is_written_again_only_when_nobody_can_read_it_any_more(sender) -
     assert sender.arrays[-1] == one
     assert second.read() == [2]
     assert third.read() == [3]
+
+
+def test_no_thread_takes_memory_that_another_threads_launches_may_still_write_to(sender) -> None:
+    """Nor does one that comes later and is given the same number."""
+
+    def read() -> None:
+        Readback(mx.array([1], mx.int32)).read()
+
+    for _ in range(3):
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    taken = sender.arrays[-3:]
+    assert len({*taken}) == 3
 
 
 def test_a_device_that_writes_nothing_there_is_read_as_others_are(sender, caplog) -> None:

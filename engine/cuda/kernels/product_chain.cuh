@@ -11,9 +11,9 @@
 // A product's work is its chunks, tile by tile: 64 numbers of the depth of TILE rows of weights.
 // Each block has an equal share of them, one after the other; so most tiles have parts in several
 // blocks. Parts are written to memory, in float32; blocks share all rows of all tiles, and add up
-// their parts in order. Of gate and up, where a share is a tile or more, the block that has a tile's
-// first part keeps it in registers and adds the second, which was the first thing that the next block
-// did. Which parts there are depends on the shape of the weights and on the number of blocks alone: a
+// their parts in order. Where a share is a tile or more and no residual follows (gate and up, mostly),
+// the block that has a tile's first part keeps it in registers and adds the second, which was the first
+// thing that the next block did. Which parts there are depends on the shape of the weights and on the number of blocks alone: a
 // row comes out the same, bitwise, whatever stands beside it.
 //
 // A norm's weight is multiplied into x by who makes x, who also leaves the squares of each tile of
