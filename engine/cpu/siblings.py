@@ -13,7 +13,7 @@ from mlx_lm.models import llama, qwen2, qwen3, qwen3_5, qwen3_next
 
 from .divided_panels import DividedPanels
 from .lanes import Lanes
-from .panels import PANEL, Panels
+from .panels import Panels
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
 _FAMILIES: dict[type[Any], tuple[str, ...]] = {  # that hand all of these one and the same array
@@ -54,13 +54,6 @@ class Siblings:
             return None
         panels = Panels.of(mx.concatenate(list(weights)))
         return None if panels is None else cls(weights, panels)
-
-    def panels_of(self, number: int) -> Panels | None:
-        """A view of the panels of one of them; None where they do not begin and end with it."""
-        first, end = self._ends[number], self._ends[number + 1]
-        if first % PANEL or end % PANEL:
-            return None
-        return Panels(self.divided.panels.values[first // PANEL : end // PANEL])
 
     def product(self, number: int, x: mx.array, lanes: Lanes) -> mx.array:
         """x (..., inputs) by weight ``number``: (..., outputs)."""

@@ -151,10 +151,12 @@ class SkinnyWeight:
         self._ways.clear()
 
     def share(self, siblings: Siblings, number: int) -> None:
-        """Multiply with ``siblings`` from now on, as the one of this ``number``."""
+        """Multiply with ``siblings`` from now on, as the one of this ``number``.
+
+        The panels are theirs then, and ``parts`` has none of them.
+        """
         self._siblings, self._number = siblings, number
-        own = siblings.panels_of(number)
-        self.divided = None if own is None else DividedPanels(own)
+        self.divided = None
         self._ways.clear()
 
     @property

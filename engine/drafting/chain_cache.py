@@ -3,8 +3,8 @@
     gathered once: ....... past ....... | pending | draft | draft | room for more
                                           ^ start   each step puts its own K/V here, then attends
 
-Pages may be written once an evaluation, gathered copies as often as one likes: so all the steps of
-a chain are a single evaluation, and nothing uncertain is left in the pages.
+Pages may be written once an evaluation, gathered copies as often as one likes: so no step of a
+chain has to wait for the one before, and nothing uncertain is left in the pages.
 """
 
 import mlx.core as mx
