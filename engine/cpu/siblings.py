@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import llama, qwen2, qwen3, qwen3_5, qwen3_next
 
+from ..drafting.mtp import MTPHead
 from .divided_panels import DividedPanels
 from .lanes import Lanes
 from .panels import Panels
@@ -27,11 +28,15 @@ _FAMILIES: dict[type[Any], tuple[str, ...]] = {  # that hand all of these one an
 
 
 def find(model: Any) -> Iterator[list[Any]]:
-    """The layers of ``model`` that multiply the same input, each time together."""
+    """The layers of ``model`` that multiply the same input, each time together.
+
+    A head that follows asks for keys and values alone.
+    """
+    alone = {"q_proj"} if isinstance(model, MTPHead) else set()
     for module in model.modules():
         for family, names in _FAMILIES.items():
             if isinstance(module, family):
-                yield [getattr(module, name) for name in names]
+                yield [getattr(module, name) for name in names if name not in alone]
 
 
 class Siblings:

@@ -9,6 +9,7 @@ from engine.cpu import products, siblings
 from engine.cpu.divided_panels import DividedPanels
 from engine.cpu.lanes import Lanes
 from engine.cpu.products import SkinnyLinear, quicken
+from engine.drafting.mtp import MTPHead
 
 
 @pytest.fixture(autouse=True)
@@ -120,3 +121,23 @@ def test_small_weights_and_other_types_stay_alone() -> None:
         products.join_siblings(module)
         assert type(module.q_proj) is SkinnyLinear
         assert not module.q_proj.skinny.has_siblings
+
+
+def test_a_head_that_follows_multiplies_for_no_queries(products_made) -> None:
+    """Of an MTP head's layer only keys and values are evaluated in most rounds."""
+    args = qwen3.ModelArgs.from_dict(
+        ARGS | {"hidden_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
+    )
+    args.full_attention_interval = 4
+    head = MTPHead(args, lambda args, _: qwen3.TransformerBlock(args))
+    module, x = head.layers[0].self_attn, mx.random.normal((4, 1, 512))
+    wanted = module.k_proj(x), module.v_proj(x)
+    quicken(head, Lanes.make(1), tiles=True, panels=True)
+    products.join_siblings(head)
+    products.copy_panels(head)
+    _, keys, values = module.q_proj(x), module.k_proj(x), module.v_proj(x)
+    assert mx.allclose(keys, wanted[0], atol=1e-4)
+    assert mx.allclose(values, wanted[1], atol=1e-4)
+    assert not module.q_proj.skinny.has_siblings
+    assert module.k_proj.skinny.has_siblings
+    assert 2 * 2 * 128 in products_made
