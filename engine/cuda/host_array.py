@@ -5,6 +5,7 @@ page by page: each time some 20 to 150 us on an H200, for a few hundred bytes. T
 """
 
 import ctypes
+import weakref
 
 import mlx.core as mx
 import numpy as np
@@ -15,6 +16,7 @@ from .device import driver
 PAGE = 16384  # numbers: whole pages of any size up to 64 KiB, which nothing else lies in
 # CUmem_advise and CUmemLocationType
 PREFER, LET_ACCESS = 3, 5
+PREFER_NO_MORE, LET_ACCESS_NO_MORE = 4, 6
 DEVICE, HOST = 1, 2
 
 
@@ -28,7 +30,10 @@ class HostArray:
         mx.eval(self.array)
         self.numbers: Int32s = np.array(self.array, copy=False)
         """The same, for the host."""
-        _advise(self.numbers)
+        place = self.numbers.ctypes.data, self.numbers.nbytes
+        _advise(*place, PREFER, LET_ACCESS)
+        # MLX keeps the memory, and gives it to an array of the device's next
+        weakref.finalize(self, _advise, *place, PREFER_NO_MORE, LET_ACCESS_NO_MORE).atexit = False
 
 
 def rounded(size: int) -> int:
@@ -40,12 +45,10 @@ class _Location(ctypes.Structure):
     _fields_ = (("kind", ctypes.c_int), ("number", ctypes.c_int))
 
 
-def _advise(numbers: Int32s) -> None:
-    """Let pages stay with the host, mapped for the device, if the driver does that."""
+def _advise(at: int, size: int, preference: int, access: int) -> None:
+    """Say where ``size`` bytes are to stay and who may map them, if the driver heeds that."""
     library = driver()
     if library is None or not hasattr(library, "cuMemAdvise_v2"):
         return
-    at, size = ctypes.c_uint64(numbers.ctypes.data), ctypes.c_size_t(numbers.nbytes)
-    advice = [(PREFER, _Location(HOST, 0)), (LET_ACCESS, _Location(DEVICE, 0))]
-    for kind, where in advice:
-        library.cuMemAdvise_v2(at, size, kind, where)
+    for advice, where in ((preference, _Location(HOST, 0)), (access, _Location(DEVICE, 0))):
+        library.cuMemAdvise_v2(ctypes.c_uint64(at), ctypes.c_size_t(size), advice, where)

@@ -38,7 +38,11 @@ _free = _Free()
 
 
 class Sent:
-    """Numbers on their way."""
+    """Numbers on their way.
+
+    ``done`` must go into an evaluation before its Sent is dropped: then it has its turn before
+    whatever is sent to the same place next, which MLX knows nothing of.
+    """
 
     def __init__(self, numbers: mx.array) -> None:
         """``numbers``: int32 or uint32, of any shape."""

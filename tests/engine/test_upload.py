@@ -6,9 +6,18 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from engine.cuda import upload
+from engine.cuda import host_array, upload
 from engine.cuda.compiled_body import CompiledBody
-from engine.cuda.host_array import PAGE, HostArray
+from engine.cuda.host_array import (
+    DEVICE,
+    HOST,
+    LET_ACCESS,
+    LET_ACCESS_NO_MORE,
+    PAGE,
+    PREFER,
+    PREFER_NO_MORE,
+    HostArray,
+)
 from engine.cuda.upload import TURNS, Upload
 from engine.forward import Forward
 
@@ -23,6 +32,27 @@ def test_what_the_host_writes_is_what_the_array_holds() -> None:
     assert array.array.shape == (PAGE,)
     assert array.array[:6].tolist() == [7, 8, 9, 10, 11, 0]
     assert HostArray(PAGE + 1).array.shape == (2 * PAGE,)
+
+
+def test_memory_stays_with_the_host_as_long_as_the_array_lives(monkeypatch) -> None:
+    """MLX gives it to arrays of the device's afterwards, which must not be read over the bus."""
+    advised: list[tuple[int, int, int]] = []
+
+    class Driver:
+        def cuMemAdvise_v2(self, at: Any, size: Any, advice: int, where: Any) -> int:
+            assert (at.value, size.value) == place
+            advised.append((advice, where.kind, where.number))
+            return 0
+
+    given = mx.array(np.zeros((PAGE,), np.int32))
+    place = np.array(given, copy=False).ctypes.data, PAGE * 4
+    monkeypatch.setattr(host_array, "driver", Driver)
+    monkeypatch.setattr(host_array.mx, "array", lambda _: given)
+    array = HostArray(1)
+    assert advised == [(PREFER, HOST, 0), (LET_ACCESS, DEVICE, 0)]
+    advised.clear()
+    del array
+    assert advised == [(PREFER_NO_MORE, HOST, 0), (LET_ACCESS_NO_MORE, DEVICE, 0)]
 
 
 def test_parts_lie_one_after_the_other() -> None:
