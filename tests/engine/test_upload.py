@@ -39,7 +39,9 @@ def test_memory_stays_with_the_host_as_long_as_the_array_lives(monkeypatch) -> N
     advised: list[tuple[int, int, int]] = []
 
     class Driver:
-        def cuMemAdvise_v2(self, at: Any, size: Any, advice: int, where: Any) -> int:
+        def cuMemAdvise_v2(  # noqa: N802  # its name in the driver
+            self, at: Any, size: Any, advice: int, where: Any
+        ) -> int:
             assert (at.value, size.value) == place
             advised.append((advice, where.kind, where.number))
             return 0
