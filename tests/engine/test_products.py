@@ -86,6 +86,17 @@ def test_very_many_outputs_are_made_by_the_lanes_in_turn(count) -> None:
         assert [panels.count * PANEL for _, panels in in_turn] == [*[STRETCH] * count, 3 * PANEL]
 
 
+def test_a_way_that_was_chosen_is_given_up_when_inputs_are_cut() -> None:
+    lanes = Lanes.make(2)
+    up, down = mx.random.normal((2048, 1024)), mx.random.normal((1024, 2048)) / 32
+    before, skinny = (SkinnyWeight(w, lanes, tiles=True, panels=True) for w in (up, down))
+    x = mx.random.normal((4, 2048))
+    whole = skinny.product(x)
+    skinny.cut_inputs_like_outputs(before)
+    assert skinny.is_cut(4)
+    assert mx.allclose(skinny.product(x), whole, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("inputs", [256, 1024, 2048, 3584])
 def test_rows_are_cut_until_a_panel_takes_them(inputs) -> None:
     for rows in range(1, PANEL_ROWS + 1):

@@ -105,7 +105,9 @@ def test_no_weight_is_copied_twice() -> None:
     module = attention()
     quicken(module, Lanes.make(2), tiles=True, panels=True)
     products.join_siblings(module)
+    copies = module.q_proj.skinny.copies
     products.join_siblings(module)
+    assert module.q_proj.skinny.copies[0] is copies[0], "another engine has the model already"
     mx.eval(module.parameters())
     before = mx.get_active_memory()
     products.copy_panels(module)
