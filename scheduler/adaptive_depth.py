@@ -34,13 +34,15 @@ from .trials import Trials
 
 MARGIN, MARGIN_PER_ROW = 1.01, 0.002  # times a plain round's tokens a second, for drafts at all
 MARGIN_AT_END = 1.0  # over the tokens to go, for more rows: a batch of them ends by bad luck
-MANY_ROWS = 8  # from here on looking costs more than a row's words that begin to repeat bring
+MANY_ROWS = 8  # of which some have a last one that is unlucky
+LOOKED_FOR = 1  # rows, always: with more, looking costs more than what begins to repeat brings
 GROWS, GROWS_PER_ROW, MOST_GROWS = 0.2, 0.01, 0.8  # share of a round's time that rows make
 LONG_TO_GO = 0.75  # of the most tokens that a row has to go
 LAST_ROUND = 0.3  # of a row's last round with drafts is for nothing
 LAGGARDS = 2  # one in so many of those rows: they are the last to end
 HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
-MOST_SKIPPED = 12  # rounds in which drafts are not thought of, where they were hopeless
+MOST_SKIPPED = 24  # rounds in which drafts are not thought of, where they were hopeless
+SEEN = 4  # one in so many of these is timed: Python between two rounds slows the next one down
 LEAST_CHANCE = 0.05  # that a draft is reached and accepted, for a row to carry it
 
 
@@ -75,12 +77,16 @@ class AdaptiveDepth:
         self._most_left = 0  # tokens that a row has to go
         self._hopeless = 0  # times in a row that no drafts could pay
         self._skipped = 0  # rounds since they were thought of
+        self._rests = False  # in the round in flight they are not
+        self._next_rests = False  # nor in the one after it, if that is decided
         self._last_rows = 0
 
     def depths(self, sequences: Seq[Sequence], num_waiting: int = 0) -> Seq[int]:
         """Return how many drafts each of the round's decoding rows carries."""
         self.trials.forget_stake()
-        if self._skips(len(sequences), is_crowded=num_waiting > 0):
+        self._next_rests = False
+        self._rests = self._skips(len(sequences), is_crowded=num_waiting > 0)
+        if self._rests:
             return [0] * len(sequences)
         left = [one.request.max_tokens - one.num_generated for one in sequences]
         self._most_left = max(left, default=0)
@@ -100,7 +106,9 @@ class AdaptiveDepth:
         """Decide that the round after the one in flight drafts nothing; False decides nothing."""
         hopes = self._skipped, self._hopeless, self._last_rows, self._is_crowded
         kept = self.trials.look_ahead(len(sequences))
+        rested = self._rests
         rests = not any(self.depths(sequences, num_waiting))
+        self._rests, self._next_rests = rested, rests and self._rests
         self.trials.decide_ahead(len(sequences), kept, stands=rests)
         if not rests:
             self._skipped, self._hopeless, self._last_rows, self._is_crowded = hopes
@@ -133,7 +141,9 @@ class AdaptiveDepth:
 
     def observe_round(self, round_: Round, verdicts: Seq[Verdict], seconds: float) -> None:
         """Learn from a round as it was executed; one with prompt chunks says nothing of depths."""
-        if all(row.samples and len(row.tokens) == 1 for row in round_.rows):
+        if self._rests and self._skipped % SEEN:
+            self._count_only(seconds)
+        elif all(row.samples and len(row.tokens) == 1 for row in round_.rows):
             has_drafts = bool(self._found) or any(v.num_drafted for v in verdicts)
             outcomes = [
                 Outcome(v.seq_id, v.num_drafted, v.num_accepted, v.tokens)
@@ -141,12 +151,20 @@ class AdaptiveDepth:
             ]
             self.observe(len(round_.rows), seconds, outcomes)
         self._found = {}
+        self._rests, self._next_rests = self._next_rests, False
         self.trials.next_round()
+
+    def _count_only(self, seconds: float) -> None:
+        """A round has passed in which drafts were not thought of."""
+        self._last_depth, self._rows_before = 0, self._last_rows
+        self.times.cell(self._last_rows).rounds += 1
+        self.trials.rest(self._last_rows, seconds)
+        self.record.fade()
 
     def _skips(self, num_rows: int, *, is_crowded: bool) -> bool:
         """Whether drafts were hopeless lately, in rounds like this one; counts them."""
         if self.drafts_are_free:
-            may_skip = num_rows >= MANY_ROWS
+            may_skip = num_rows > LOOKED_FOR
         else:
             may_skip = num_rows == self._last_rows and is_crowded == self._is_crowded
         self._last_rows, self._is_crowded = num_rows, is_crowded

@@ -102,6 +102,12 @@ class Trials:
             self._stake = _Stake(tokens[best], rates[0], is_trial=False)
         return best
 
+    def rest(self, num_rows: int, seconds: float) -> None:
+        """Add the share of a plain round that was not thought of."""
+        if self.credit is not None:
+            self.credit += SHARE * seconds
+        self._tried_with(num_rows).rounds += 1
+
     def end_round(self, num_rows: int, seconds: float) -> None:
         """Add the round's share to the credit, and what drafts spared or a trial has lost."""
         plain = self.times.plain_seconds(num_rows) or seconds

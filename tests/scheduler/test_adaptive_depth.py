@@ -198,6 +198,26 @@ def test_depths_that_do_not_pay_are_seldom_thought_of_and_at_once_with_other_row
     assert thought[0] == 4
 
 
+def test_rounds_in_which_drafts_are_not_thought_of_are_counted_and_seldom_timed() -> None:
+    policy = AdaptiveDepth(4)
+    setting = {"num_rows": 4, "acceptance": 0.3, "seconds": lambda depth: 1.0 + depth}
+    run_ahead(policy, rounds=100, **setting)
+    cell, timed = policy.times.cell(4), [0]
+    before, tried = cell.rounds, policy.trials._tried_with(4).rounds
+    add = policy.times.add
+
+    def counting(*arguments):
+        timed[0] += 1
+        add(*arguments)
+
+    policy.times.add = counting
+    run_ahead(policy, rounds=100, **setting)
+
+    assert cell.rounds - before > 90  # but where rows come or go, or drafts were just tried
+    assert policy.trials._tried_with(4).rounds == tried + 100
+    assert timed[0] < 45
+
+
 def test_a_depth_below_one_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="max_depth must be at least 1, not 0"):
         AdaptiveDepth(0)
