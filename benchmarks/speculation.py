@@ -37,7 +37,7 @@ DEPTHS = ("1", "2", "3", "4", "auto")
 MOST_DRAFTS = 4
 TOKENS = {1: 48, 2: 40, 4: 32, 8: 24, 16: 20, 32: 16}  # an answer's, in a table
 LEAST_ROUNDS = 5  # however little time there is
-RUNS_TO_LEARN = 4
+RUNS_TO_LEARN, ROUNDS_TO_LEARN = 4, 200  # at least: what is tried at first is tried by then
 LONGEST_TALK = 600  # characters
 
 
@@ -153,7 +153,8 @@ def measure(plain: Case, case: Case, prompts: Sequence[Any], rows: int, limits: 
     def chosen(number: int) -> list[Any]:
         return [prompts[(number * rows + place) % len(prompts)] for place in range(rows)]
 
-    for number in range(RUNS_TO_LEARN if case.depth == "auto" else 1):
+    to_learn = max(RUNS_TO_LEARN, -(-ROUNDS_TO_LEARN // limits.tokens))
+    for number in range(to_learn if case.depth == "auto" else 1):
         case.run(chosen(number), limits.tokens)
     plain.run(chosen(0), limits.tokens)
     plain.forget_runs()
