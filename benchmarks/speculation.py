@@ -209,7 +209,7 @@ def pooled(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _pooled(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     means = ("acceptance", "tokens_a_row_and_step")
-    pairs = [tuple(pair) for line in lines for pair in line["pairs"]]
+    pairs = [(ours, theirs) for line in lines for ours, theirs in line["pairs"]]
     return {
         **lines[0],
         **asdict(ratio_of(pairs)),
