@@ -38,12 +38,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import zmq
-
-from ipc.addresses import configure
 from ipc.client import Client
 from ipc.client_core import ClientCore
-from ipc.frames import arrived, send_frames
+from ipc.dealer import Dealer, arrived, open_dealer
 from ipc.limits import ANSWER_LINGER
 from ipc.messages import Chunk, Submit
 from ipc.socket_watch import SocketWatch
@@ -104,14 +101,11 @@ class Crowd:
     """Clients in one loop, each with a socket and one endless request."""
 
     def __init__(self, address: str, count: int, window: int) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.watch = SocketWatch()
-        self.clients: dict[Any, ClientCore] = {}
+        self.clients: dict[Dealer, ClientCore] = {}
         now = time.monotonic()
         for number in range(count):
-            socket = self.context.socket(zmq.DEALER)
-            configure(socket)
-            socket.connect(address)
+            socket = open_dealer(address)
             core = ClientCore(now=now)
             params = {"max_tokens": 60_000, "seed": 1}  # 256 of them are within the limits
             core.submit(Submit(f"r{number}", "text", "hello", params=params, window=window), now)
@@ -134,7 +128,7 @@ class Crowd:
                     core.tick(now)
                     self._write(socket, core)
 
-    def _read(self, socket: Any, most: int, now: float) -> None:
+    def _read(self, socket: Dealer, most: int, now: float) -> None:
         core = self.clients[socket]
         for frames in arrived(socket, most):
             core.receive(frames, now)
@@ -148,14 +142,13 @@ class Crowd:
         self._write(socket, core)
 
     @staticmethod
-    def _write(socket: Any, core: ClientCore) -> None:
+    def _write(socket: Dealer, core: ClientCore) -> None:
         for frames in core.take_outgoing():
-            send_frames(socket, frames)
+            socket.send(frames)
 
     def close(self) -> None:
         for socket in self.clients:
-            socket.close(linger=0)
-        self.context.term()
+            socket.close()
 
 
 def cpu_seconds(pid: int) -> float:

@@ -2,13 +2,16 @@
 
 import ipaddress
 import re
+import socket
 from collections.abc import Iterable
+from typing import Any
 
 import zmq
 
 from .limits import MAX_FRAME_BYTES
 
 HIGH_WATER_MARK = 1000  # messages, a peer and direction
+_LONGEST_PATH = 107  # bytes
 
 
 class AddressError(ValueError):
@@ -33,6 +36,21 @@ def is_local(address: str) -> bool:
         return False  # a name, an interface or a wildcard: it may be anywhere
 
 
+def local_target(address: str) -> tuple[socket.AddressFamily, Any]:
+    """Return the family of a local address, and where to connect. Raises AddressError."""
+    path = address.removeprefix("ipc://")
+    if path != address:
+        if len(path.encode()) > _LONGEST_PATH:
+            raise AddressError(f"{address!r} is longer than a path to a socket may be")
+        return socket.AF_UNIX, "\0" + path[1:] if path.startswith("@") else path
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not port.isdecimal():
+        raise AddressError(f"{address!r} names no port to connect to")
+    if host.startswith("["):
+        return socket.AF_INET6, (host.strip("[]"), int(port))
+    return socket.AF_INET, ("127.0.0.1" if host == "localhost" else host, int(port))
+
+
 def require_local_or_curve(addresses: Iterable[str], *, curve: bool) -> None:
     """Raise AddressError for an address that others could reach without a key."""
     for address in addresses:
@@ -44,21 +62,21 @@ def require_local_or_curve(addresses: Iterable[str], *, curve: bool) -> None:
             )
 
 
-def allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
+def allow_ipv6(made: "zmq.Socket[bytes]", address: str) -> None:
     """Let a socket use an IPv6 address. It turns IPv4 ones into their IPv6 form, so only then."""
-    socket.ipv6 = address.startswith("tcp://[")
+    made.ipv6 = address.startswith("tcp://[")
 
 
-def configure(socket: "zmq.Socket[bytes]") -> None:
+def configure(made: "zmq.Socket[bytes]") -> None:
     """Bound a socket's queues and messages, and let it notice dead connections.
 
     Never with ZMQ_HEARTBEAT_IVL: libzmq 4.3.5 aborts the process (``!_io_error``) if its timer
     fires after a peer left whose messages had reached the high-water mark.
     """
-    socket.sndhwm = socket.rcvhwm = HIGH_WATER_MARK
-    socket.maxmsgsize = MAX_FRAME_BYTES
-    socket.linger = 0
-    socket.tcp_keepalive = 1
-    socket.tcp_keepalive_idle = 30
-    socket.reconnect_ivl = 50
-    socket.reconnect_ivl_max = 1000
+    made.sndhwm = made.rcvhwm = HIGH_WATER_MARK
+    made.maxmsgsize = MAX_FRAME_BYTES
+    made.linger = 0
+    made.tcp_keepalive = 1
+    made.tcp_keepalive_idle = 30
+    made.reconnect_ivl = 50
+    made.reconnect_ivl_max = 1000

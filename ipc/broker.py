@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from .addresses import allow_ipv6, configure, require_local_or_curve
+from .addresses import AddressError, require_local_or_curve
 from .broker_clients import ClientDesk
 from .broker_clock import BrokerClock
 from .broker_core import BrokerCore
 from .broker_records import BrokerConfig, BrokerObserver, Send
 from .broker_workers import WorkerDesk
-from .frames import receive_from
 from .joined_sends import joined
 from .keys import BrokerKeys
-from .limits import MAX_FRAMES
+from .router import Router, open_router
 from .router_sender import RouterSender, Sent
 from .socket_watch import SocketWatch
 from .zap import CLIENTS_DOMAIN, WORKERS_DOMAIN, ZapHandler
@@ -55,29 +54,19 @@ class Broker:
         if keys is not None:
             lists = {CLIENTS_DOMAIN: keys.clients, WORKERS_DOMAIN: keys.workers}
             self._zap = ZapHandler(self._context, lists)
-        self._front = self._socket(keys, CLIENTS_DOMAIN)
-        self._back = self._socket(keys, WORKERS_DOMAIN)
+        own = None if keys is None else keys.own
+        self._front = open_router(frontend, self._context, own, CLIENTS_DOMAIN, clock)
+        self._back = open_router(backend, self._context, own, WORKERS_DOMAIN, clock)
         try:
-            self.frontend_addresses = [_bind(self._front, address) for address in frontend]
-            self.backend_addresses = [_bind(self._back, address) for address in backend]
-        except zmq.ZMQError:
+            self.frontend_addresses = [self._front.bind(address) for address in frontend]
+            self.backend_addresses = [self._back.bind(address) for address in backend]
+        except (zmq.ZMQError, AddressError):
             self.close()
             raise
         self._senders = {"front": RouterSender(self._front), "back": RouterSender(self._back)}
         self._backlogged = False
         self.beat = clock()  # when the loop last went round; read by the health page
         self._drain_wanted = False
-
-    def _socket(self, keys: BrokerKeys | None, domain: bytes) -> "zmq.Socket[bytes]":
-        socket = self._context.socket(zmq.ROUTER)
-        configure(socket)
-        socket.router_mandatory = 1
-        if keys is not None:
-            socket.curve_server = 1
-            socket.curve_publickey = keys.own.public
-            socket.curve_secretkey = keys.own.secret
-            socket.zap_domain = domain
-        return socket
 
     def request_drain(self) -> None:
         """Stop admitting, finish, then end ``run``. For signal handlers and other threads."""
@@ -124,19 +113,19 @@ class Broker:
             self._zap.close()
         self._context.term()
 
-    def _serve(self, socket: "zmq.Socket[bytes]", most: int) -> None:
+    def _serve(self, socket: "Router | zmq.Socket[bytes]", most: int) -> None:
         if self._zap is not None and socket is self._zap.socket:
             self._zap.answer_pending()
             return
+        router = self._back if socket is self._back else self._front
         for _ in range(most):
-            received = receive_from(socket, MAX_FRAMES)
+            received = router.receive()
             if received is None:
                 return
-            peer, first, frames = received
-            if socket is self._back:
+            peer, tenant, frames = received
+            if router is self._back:
                 sends = self._workers.receive(peer, frames, self._clock())
             else:
-                tenant = "" if self._clients.knows(peer) else _user_id(first)
                 sends = self._clients.receive(peer, frames, tenant, self._clock())
             self._execute(sends)
 
@@ -159,19 +148,3 @@ class Broker:
             self._clients.unreachable(peer)
         else:
             self._workers.unreachable(peer)
-
-
-def _bind(socket: "zmq.Socket[bytes]", address: str) -> str:
-    allow_ipv6(socket, address)
-    socket.bind(address)
-    endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
-    assert isinstance(endpoint, bytes)
-    return endpoint.rstrip(b"\x00").decode()
-
-
-def _user_id(frame: zmq.Frame) -> str:
-    """Return the name that the ZAP handler gave the connection of this frame, or ""."""
-    try:
-        return str(frame.get("User-Id"))
-    except zmq.ZMQError:
-        return ""

@@ -38,10 +38,6 @@ class ClientDesk:
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
 
-    def knows(self, peer: bytes) -> bool:
-        """Whether this connection has said hello."""
-        return peer in self._core.session_of
-
     def receive(self, peer: bytes, frames: Sequence[bytes], tenant: str, now: float) -> list[Send]:
         """Handle one message. ``tenant`` comes from the connection's key; hello binds it."""
         try:

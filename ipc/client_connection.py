@@ -12,10 +12,10 @@ from typing import Any
 
 import zmq
 
-from .addresses import allow_ipv6, configure, is_local
+from .addresses import is_local
 from .client_core import ClientConfig, ClientCore, StreamEvent
+from .dealer import Dealer, arrived, open_dealer
 from .doorbell import Doorbell
-from .frames import arrived, send_frames
 from .keys import KeyPair, load_pair, load_public
 from .messages import Error, Stats, Submit
 from .socket_watch import SocketWatch
@@ -153,9 +153,8 @@ class ClientConnection:
             waiter.put(None)
 
     def _serve(self) -> None:
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         watch = SocketWatch(self._bell)
-        socket = self._connect(context)
+        socket = self._connect()
         watch.add(socket)
         unsent: list[list[bytes]] = []
         due = self._clock()
@@ -176,7 +175,7 @@ class ClientConnection:
                         watch.remove(socket)
                         socket.close(linger=0)
                         unsent.clear()
-                        socket = self._connect(context)
+                        socket = self._connect()
                         watch.add(socket)
                 unsent += self._core.take_outgoing()
                 self._send(socket, unsent)
@@ -184,33 +183,27 @@ class ClientConnection:
             self._cancel_open(socket)
         finally:
             socket.close(linger=200)
-            context.term()
 
-    def _cancel_open(self, socket: "zmq.Socket[bytes]") -> None:
+    def _cancel_open(self, socket: Dealer) -> None:
         for request_id in list(self._sinks):
             self._core.cancel(request_id)
         self._send(socket, list(self._core.take_outgoing()))
 
-    def _connect(self, context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
-        socket = context.socket(zmq.DEALER)
-        configure(socket)
-        if self._key is not None and self._server_key is not None:
-            socket.curve_publickey, socket.curve_secretkey = self._key.public, self._key.secret
-            socket.curve_serverkey = self._server_key
-        allow_ipv6(socket, self._address)
-        socket.connect(self._address)
-        return socket
+    def _connect(self) -> Dealer:
+        if self._key is None or self._server_key is None:
+            return open_dealer(self._address, clock=self._clock)
+        return open_dealer(self._address, (self._key, self._server_key), self._clock)
 
     def _do_jobs(self) -> None:
         while self._jobs:
             self._jobs.popleft()()
 
     @staticmethod
-    def _send(socket: "zmq.Socket[bytes]", unsent: list[list[bytes]]) -> None:
+    def _send(socket: Dealer, unsent: list[list[bytes]]) -> None:
         sent = 0
         with suppress(zmq.Again):
             for frames in unsent:
-                send_frames(socket, frames)
+                socket.send(frames)
                 sent += 1
         del unsent[:sent]
 

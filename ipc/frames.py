@@ -4,12 +4,8 @@ A token's way is a chain of threads that slept, on cores whose caches others hav
 function on it is fetched from memory anew, and that is most of what a message costs.
 """
 
-from collections.abc import Iterator
-
 import zmq
 from zmq.backend import Socket as Backend
-
-from .limits import MAX_FRAMES
 
 _NOW = int(zmq.NOBLOCK)  # plain numbers: combining flags of an enum is Python code
 _NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -44,15 +40,6 @@ def receive_frames(socket: "zmq.Socket[bytes]", max_frames: int) -> list[bytes] 
     except zmq.Again:
         return None
     return _with_the_rest(socket, first, max_frames)
-
-
-def arrived(socket: "zmq.Socket[bytes]", most: int) -> Iterator[list[bytes]]:
-    """Yield the messages that are there, up to ``most``, each as of ``receive_frames``."""
-    for _ in range(most):
-        frames = receive_frames(socket, MAX_FRAMES)
-        if frames is None:
-            return
-        yield frames
 
 
 def receive_from(

@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 import zmq
 
-from .frames import send_to
+from .router import Router
 
 _MAX_BACKLOG = 10_000  # messages to one peer that does not read
 
@@ -22,8 +22,8 @@ class Sent(Enum):
 class RouterSender:
     """Owns the sending side of one ROUTER. Messages to a peer stay in order."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
-        self._socket = socket
+    def __init__(self, router: Router) -> None:
+        self._router = router
         self._backlogs: dict[bytes, deque[list[bytes]]] = {}
 
     @property
@@ -62,7 +62,7 @@ class RouterSender:
 
     def _try(self, peer: bytes, frames: list[bytes]) -> Sent:
         try:
-            send_to(self._socket, peer, frames)
+            self._router.send(peer, frames)
         except zmq.Again:
             return Sent.LATER
         except zmq.ZMQError as error:

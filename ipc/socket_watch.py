@@ -2,7 +2,8 @@
 
 import select
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import zmq
 from zmq.backend import Socket as Backend
@@ -13,11 +14,26 @@ _BATCH = 64  # messages of one socket before the others have their turn
 _HAS_EPOLL = hasattr(select, "epoll")
 _EVENTS = int(zmq.EVENTS)
 _IN = int(zmq.POLLIN)
-_state: Callable[[Any, int], Any] = Backend.get  # what ``zmq.Socket.getsockopt`` calls
+_get: Callable[[Any, int], Any] = Backend.get  # what ``zmq.Socket.getsockopt`` calls
+
+
+def socket_state(socket: "zmq.Socket[bytes]") -> int:
+    """Return zmq.POLLIN, zmq.POLLOUT or both, as far as they hold."""
+    state: int = _get(socket, _EVENTS)
+    return state
+
+
+class Watched(Protocol):
+    """A socket that says its state itself."""
+
+    FD: int
+
+    def state(self) -> int:
+        """Return as ``socket_state``."""
 
 
 class SocketWatch:
-    """Waits until something may be there to read.
+    """Waits until something may be there to read: sockets of ZeroMQ, and others that are Watched.
 
     It sleeps on plain descriptors, so that whoever is woken need not ask ZeroMQ anything before it
     does what it was woken for. A socket's descriptor tells only of what has changed since the
@@ -29,34 +45,33 @@ class SocketWatch:
         self._bell = bell
         self._rang = False
         self._sleep: _Epoll | _Poll = _Epoll() if epoll else _Poll()
-        self._known: list[zmq.Socket[bytes]] = []
-        self._sockets: dict[int, zmq.Socket[bytes]] = {}
+        self._known: list[tuple[Any, Callable[[], int]]] = []  # and what asks for its state
+        self._sockets: dict[int, Any] = {}
         if bell is not None:
             self._sleep.add_bell(bell.fd)
 
-    def add(self, socket: "zmq.Socket[bytes]") -> None:
+    def add(self, socket: "zmq.Socket[bytes] | Watched") -> None:
         """Watch a socket, after those that were added before."""
-        self._known.append(socket)
+        plain = not isinstance(socket, zmq.Socket)
+        self._known.append((socket, socket.state if plain else partial(_get, socket, _EVENTS)))
         self._sockets[int(socket.FD)] = socket
         self._sleep.add(int(socket.FD))
 
-    def remove(self, socket: "zmq.Socket[bytes]") -> None:
+    def remove(self, socket: "zmq.Socket[bytes] | Watched") -> None:
         """Watch it no more; before it is closed."""
-        self._known.remove(socket)
+        self._known = [(one, ask) for one, ask in self._known if one is not socket]
         del self._sockets[int(socket.FD)]
         self._sleep.remove(int(socket.FD))
 
-    def look(self, *, writable: bool = False) -> list[tuple["zmq.Socket[bytes]", int]]:
+    def look(self, *, writable: bool = False) -> list[tuple[Any, int]]:
         """Return the sockets that can be read, or with ``writable`` written to, without waiting.
 
         Beside each, how many messages to try to take from it before the others have their turn.
         """
         wanted = zmq.POLLIN | zmq.POLLOUT if writable else _IN
-        return [(socket, _BATCH) for socket in self._known if _state(socket, _EVENTS) & wanted]
+        return [(socket, _BATCH) for socket, ask in self._known if ask() & wanted]
 
-    def wait(
-        self, milliseconds: int, *, writable: bool = False
-    ) -> list[tuple["zmq.Socket[bytes]", int]]:
+    def wait(self, milliseconds: int, *, writable: bool = False) -> list[tuple[Any, int]]:
         """Do as ``look``; if there is nothing, wait for that, for the time or for a doorbell.
 
         What wakes a sleeper is one message as a rule, and finding out that there is no other takes

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import zmq
 
-from .addresses import allow_ipv6, configure, is_local
+from .addresses import is_local
+from .dealer import Dealer, arrived, open_dealer
 from .doorbell import Doorbell
 from .engine_thread import IDLE, MAX_COMMANDS, MAX_EVENTS, EngineThread
-from .frames import arrived, send_frames
 from .keys import KeyPair
 from .served_engine import EngineLoader
 from .socket_watch import SocketWatch
@@ -50,7 +50,6 @@ class Worker:
         self._hang_limit = hang_limit
         self._orphaned = orphaned
         self.core = WorkerCore(now=clock(), drain_limit=drain_limit)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._bell = Doorbell()
         self._watch = SocketWatch(self._bell)
         self.engine = EngineThread(load, self._bell.ring, figures_every=heartbeat / 2, clock=clock)
@@ -84,11 +83,10 @@ class Worker:
             socket.close(linger=500)
             if self.core.failure is None:
                 self.engine.stop()
-            self._context.term()
             sys.setswitchinterval(usual)
         return self.core.failure
 
-    def _round(self, socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
+    def _round(self, socket: Dealer) -> Dealer:
         longest = min(self.core.heartbeat / 10, IDLE)
         unsent = bool(self._outgoing)
         if self.engine.events.empty():  # after the bell was hushed
@@ -110,7 +108,7 @@ class Worker:
         self._send(socket)
         return socket
 
-    def _look_around(self, socket: "zmq.Socket[bytes]", now: float) -> "zmq.Socket[bytes]":
+    def _look_around(self, socket: Dealer, now: float) -> Dealer:
         """Do what is due because time has passed."""
         if self._drain_wanted:
             self.core.drain(now)
@@ -125,15 +123,8 @@ class Worker:
             socket = self._connect()
         return socket
 
-    def _connect(self) -> "zmq.Socket[bytes]":
-        socket = self._context.socket(zmq.DEALER)
-        configure(socket)
-        if self._keys is not None:
-            own, server = self._keys
-            socket.curve_publickey, socket.curve_secretkey = own.public, own.secret
-            socket.curve_serverkey = server
-        allow_ipv6(socket, self._address)
-        socket.connect(self._address)
+    def _connect(self) -> Dealer:
+        socket = open_dealer(self._address, self._keys, self._clock)
         self._watch.add(socket)
         return socket
 
@@ -146,7 +137,7 @@ class Worker:
         for command in self.core.take_commands(room):
             self.engine.commands.put(command)
 
-    def _send(self, socket: "zmq.Socket[bytes]") -> None:
+    def _send(self, socket: Dealer) -> None:
         """Send as far as the queue takes it. While it is full, later rounds are merged."""
         try:  # not suppress(), which is Python code on every token's way
             while True:
@@ -155,12 +146,12 @@ class Worker:
                     self._outgoing.extend(self.core.collect(_AT_ONCE))
                     if not self._outgoing:
                         return
-                send_frames(socket, self._outgoing[0])
+                socket.send(self._outgoing[0])
                 self._outgoing.popleft()
         except zmq.Again:
             return
 
-    def _say_goodbye(self, socket: "zmq.Socket[bytes]") -> None:
+    def _say_goodbye(self, socket: Dealer) -> None:
         until = self._clock() + self.core.heartbeat
         while self._clock() < until:
             self._send(socket)

@@ -1,7 +1,7 @@
 """The broker's edge to ZeroMQ: addresses, and sending without waiting or losing."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import zmq
@@ -13,6 +13,8 @@ from ipc.client import Client
 from ipc.codec import decode, encode
 from ipc.fake_engine import fake_tokens
 from ipc.frames import receive_frames
+from ipc.plain_router import PlainRouter
+from ipc.router import Router, ZmqRouter
 from ipc.router_sender import RouterSender, Sent
 
 
@@ -53,14 +55,10 @@ def test_what_is_no_address_is_refused_by_name(address: str) -> None:
 class Pair:
     """A ROUTER and the DEALERs that it sends to, with short queues."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[["zmq.Context[zmq.Socket[bytes]]"], Router]) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.router = self.context.socket(zmq.ROUTER)
-        self.router.router_mandatory = 1
-        self.router.sndhwm = 5
-        self.router.sndbuf = 1 << 12
-        port = self.router.bind_to_random_port("tcp://127.0.0.1")
-        self.address = f"tcp://127.0.0.1:{port}"
+        self.router = make(self.context)
+        self.address = self.router.bind("tcp://127.0.0.1:*")
         self.sender = RouterSender(self.router)
         self.dealers: list[zmq.Socket[bytes]] = []
 
@@ -70,9 +68,11 @@ class Pair:
         dealer.rcvbuf = 1 << 12
         dealer.connect(self.address)
         dealer.send(b"here")
-        peer, _ = self.router.recv_multipart()
         self.dealers.append(dealer)
-        return dealer, peer
+        until = time.monotonic() + 60
+        while (received := self.router.receive()) is None:
+            assert time.monotonic() < until
+        return dealer, received[0]
 
     def close(self) -> None:
         for socket in (*self.dealers, self.router):
@@ -80,9 +80,21 @@ class Pair:
         self.context.term()
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    pair = Pair()
+def by_libzmq(context: "zmq.Context[zmq.Socket[bytes]]") -> Router:
+    router = ZmqRouter(context, None, b"")
+    router._socket.sndhwm = 5
+    router._socket.sndbuf = 1 << 12
+    return router
+
+
+def plain(context: "zmq.Context[zmq.Socket[bytes]]") -> Router:
+    return PlainRouter()
+
+
+@pytest.fixture(params=[by_libzmq, plain])
+def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    monkeypatch.setattr("ipc.plain_connection.HIGH_WATER_MARK", 5)
+    pair = Pair(request.param)
     yield pair
     pair.close()
 
@@ -96,6 +108,7 @@ def test_a_message_to_a_peer_that_is_gone_is_no_silent_loss(pair: Pair) -> None:
     until = time.monotonic() + 60
     while pair.sender.send(peer, [b"x"]) is not Sent.GONE:
         assert time.monotonic() < until
+        assert pair.router.receive() is None
         time.sleep(0.01)
 
 
@@ -115,6 +128,7 @@ def test_a_peer_that_does_not_read_delays_nobody_and_loses_nothing(pair: Pair) -
     while len(numbers) < 200:
         assert time.monotonic() < until
         assert pair.sender.retry_backlogs() == []
+        assert pair.router.receive() is None  # which writes what can be written
         if sleeper.poll(5):
             numbers.append(int(sleeper.recv_multipart()[0]))
     assert numbers == list(range(200))
