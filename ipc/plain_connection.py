@@ -47,7 +47,7 @@ class PlainConnection:
         self,
         made: socket.socket,
         kind: bytes,
-        watch: select.epoll,
+        watch: "select.epoll",
         *,
         unsent: Unsent | None = None,
         messages: deque[list[bytes]] | None = None,
