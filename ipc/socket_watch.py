@@ -52,8 +52,10 @@ class SocketWatch:
 
     def add(self, socket: "zmq.Socket[bytes] | Watched") -> None:
         """Watch a socket, after those that were added before."""
-        plain = not isinstance(socket, zmq.Socket)
-        self._known.append((socket, socket.state if plain else partial(_get, socket, _EVENTS)))
+        ask: Callable[[], int] = (
+            partial(_get, socket, _EVENTS) if isinstance(socket, zmq.Socket) else socket.state
+        )
+        self._known.append((socket, ask))
         self._sockets[int(socket.FD)] = socket
         self._sleep.add(int(socket.FD))
 
