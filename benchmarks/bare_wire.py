@@ -1,4 +1,4 @@
-"""What ZeroMQ alone takes for a token's way: as many processes and threads, and nothing in them.
+"""What pyzmq alone takes for a token's way: as many processes, with libzmq's threads between them.
 
 A worker's thread stamps a message for every client and hands it to the thread that owns the
 socket; a broker of two ROUTERs passes it on; clients of one process receive it. No message is

@@ -10,7 +10,7 @@ throughput. "latency" makes a token for every client once in a while (``--gaps``
 well below that. All clients' tokens of one round leave together, so that with many clients most of
 a token's age is the others before it; with ``--spread`` they come one after another in equal steps,
 as from many workers, and what is left is a token's own way. Beside it stands what a bare program of
-the same processes, threads and sockets takes (benchmarks/bare_wire.py), measured in turns.
+the same processes takes by pyzmq's sockets (benchmarks/bare_wire.py), measured in turns.
 
 How rarely tokens come matters: after some milliseconds others have the processor's caches, and
 what wakes fetches its code from memory.
