@@ -27,7 +27,15 @@ def opened(sent: Any) -> list[list[bytes]]:
     return [each for messages in several for each in messages]
 
 
-@given(st.lists(frames.filter(lambda each: unbundled(each) is None), max_size=6))
+def is_no_bundle(sent: list[bytes]) -> bool:
+    """Nor looks like one that was spoiled: no message does, a header being a map of its own."""
+    try:
+        return unbundled(sent) is None
+    except CodecError:
+        return False
+
+
+@given(st.lists(frames.filter(is_no_bundle), max_size=6))
 def test_what_is_bundled_comes_out_as_it_went_in(messages: list[list[bytes]]) -> None:
     sent = bundled(messages)
     assert len(sent) == min(len(messages), 1)
