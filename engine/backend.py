@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from . import blas
 from .attention.layer import AttentionLayer
+from .cuda import device
 from .forward import RunBody
 from .layers import Layer
 from .pages import PageShape
@@ -93,7 +94,7 @@ def choose_backend(name: str, *, exact: bool, dtype: mx.Dtype = mx.float32) -> B
 
     ``dtype`` is that of the weights. Raises ValueError where the one asked for cannot run.
     """
-    has_cuda = mx.cuda.is_available() and mx.default_device() == mx.Device(mx.gpu)
+    has_cuda = device.is_default()
     if name == "cuda" and not has_cuda:
         raise ValueError("backend='cuda' needs MLX's CUDA build and an NVIDIA GPU; try 'auto'")
     on_cpu = mx.default_device() == mx.Device(mx.cpu)

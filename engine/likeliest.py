@@ -3,6 +3,8 @@
 import mlx.core as mx
 import numpy as np
 
+from .cuda import argmax, device
+
 HOST_TYPES = (mx.float32, mx.float16)  # those that numpy knows
 
 
@@ -22,9 +24,6 @@ def likeliest_on_device(logits: mx.array) -> mx.array:
 
     The lowest among equals.
     """
-    if mx.default_device() == mx.Device(mx.gpu) and mx.cuda.is_available():
-        from .cuda import argmax
-
-        if argmax.takes(logits):
-            return argmax.argmax(logits)
+    if device.is_default() and argmax.takes(logits):
+        return argmax.argmax(logits)
     return mx.argmax(logits, axis=-1)

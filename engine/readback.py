@@ -4,6 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from .cuda import device
 from .cuda.sent import Sent, arrives
 
 
@@ -17,7 +18,7 @@ class Readback:
         """``numbers``: int32 or uint32, of any shape."""
         self.numbers = numbers
         self._sent: Sent | None = None
-        if numbers.size and _is_sent():
+        if numbers.size and device.is_default() and arrives():
             self._sent = Sent(numbers)
 
     @property
@@ -32,8 +33,3 @@ class Readback:
             return self._sent.read()
         found: list[Any] = self.numbers.tolist()  # type: ignore[assignment]  # never of 0 dimensions
         return found
-
-
-def _is_sent() -> bool:
-    has_cuda = mx.default_device() == mx.Device(mx.gpu) and mx.cuda.is_available()
-    return has_cuda and arrives()

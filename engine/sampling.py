@@ -1,6 +1,7 @@
 """Picks tokens: argmax(processed logits + noise), many draws at once, each as if it were alone."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -78,7 +79,6 @@ class Picks:
     def __init__(self, tokens: mx.array) -> None:
         self.tokens = tokens
         """uint32 [N]"""
-        self._readback: Readback | None = None
         self._read: list[Picked] = []
         self._reports: list[tuple[list[int], Logprobs]] = []
         self._watched: list[int] = []
@@ -87,11 +87,14 @@ class Picks:
     def __len__(self) -> int:
         return self.tokens.size
 
+    @cached_property
+    def _readback(self) -> Readback:
+        """The tokens on their way to the host; made only where somebody is going to read them."""
+        return Readback(self.tokens)
+
     @property
     def arrays(self) -> list[mx.array]:
         """What the readers below need; pass it to the round's one mx.eval."""
-        if self._readback is None:
-            self._readback = Readback(self.tokens)
         arrays = [self._readback.array]
         for _, report in self._reports:
             arrays += report.arrays
@@ -113,8 +116,6 @@ class Picks:
 
     def token_ids(self) -> list[int]:
         """Return the ids, [N]. Evaluates."""
-        if self._readback is None:
-            self._readback = Readback(self.tokens)
         return self._readback.read()
 
     def logprobs(self) -> list[TokenLogprob | None]:

@@ -1,7 +1,7 @@
 """An attention layer: K/V in pages."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import mlx.core as mx
 
@@ -10,6 +10,8 @@ from ..layers import Layer
 from ..pages import Pages, PageShape
 from ..view import BatchView
 from .paged import PagedCache
+
+Cache = TypeVar("Cache", bound=PagedCache)
 
 
 class DraftChain(Protocol):
@@ -52,13 +54,18 @@ class AttentionLayer(Layer):
             self.kind += f", window of {window_size}"
 
     def open(self, view: BatchView) -> PagedCache:
-        return PagedCache(
+        return self._open(PagedCache, view)
+
+    def _open(self, kind: Callable[..., Cache], view: BatchView, **more: Any) -> Cache:
+        """Return a cache of a ``kind`` that takes what PagedCache does, and ``more``."""
+        return kind(
             self.pages,
             view.index,
             window_size=self.window_size,
             gathers=self.gathers,
             rotary_shift=self.rotary_shift,
             tiles=self.tiles,
+            **more,
         )
 
     def open_chain(self, batch: Batch, further: mx.array | None = None) -> DraftChain | None:

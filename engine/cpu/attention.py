@@ -22,15 +22,7 @@ class LaneAttention(AttentionLayer):
         self.lanes = lanes
 
     def open(self, view: BatchView) -> "LaneCache":
-        return LaneCache(
-            self.pages,
-            view.index,
-            window_size=self.window_size,
-            gathers=self.gathers,
-            rotary_shift=self.rotary_shift,
-            tiles=self.tiles,
-            lanes=self.lanes,
-        )
+        return self._open(LaneCache, view, lanes=self.lanes)
 
 
 class LaneCache(PagedCache):

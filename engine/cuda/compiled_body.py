@@ -109,7 +109,7 @@ class CompiledBody:
         lacking = num_rows - batch.size
         if lacking:
             tokens = mx.pad(tokens, [(0, lacking), (0, 0)])
-        packed = self._upload.write(*_parts(arrays, shape))
+        packed = self._upload.write(_parts(arrays, shape))
         hidden, self._chained = self._compiled[shape](tokens, packed, self._chained)
         self._upload.until(hidden)
         caches[0].done = [hidden]  # which depends on all that every layer wrote
@@ -165,15 +165,15 @@ def _is_short(view: BatchView) -> bool:
     )
 
 
-def _parts(arrays: Mapping[str, Int32s], shape: Shape) -> tuple[list[Int32s], int]:
-    """``arrays`` in their order, each with zeros up to its size, and their size together."""
+def _parts(arrays: Mapping[str, Int32s], shape: Shape) -> list[Int32s]:
+    """``arrays`` in their order, each with zeros up to its size."""
     parts = []
     for name, sizes in shape.sizes.items():
         part = np.zeros(sizes, np.int32)
         if name in arrays:
             part[tuple(map(slice, arrays[name].shape))] = arrays[name]
         parts.append(part)
-    return parts, sum(part.size for part in parts)
+    return parts
 
 
 def _unpacked(packed: mx.array, shape: Shape) -> dict[str, mx.array]:

@@ -13,6 +13,11 @@ COMPUTE_CAPABILITY = (9, 0)  # wgmma is of sm_90a alone
 FEWEST = 4  # numbers: MLX keeps arrays of up to 8 bytes where the host does
 
 
+def is_default() -> bool:
+    """Whether MLX computes on an NVIDIA GPU unless it is told otherwise."""
+    return mx.default_device() == mx.Device(mx.gpu) and mx.cuda.is_available()
+
+
 def on_device(array: mx.array) -> mx.array:
     """Return ``array`` as the device's own copy, one-dimensional and at least four numbers long.
 

@@ -1,6 +1,6 @@
 """What one run after the other is told by the host, read where the host wrote it."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -18,11 +18,9 @@ class Upload:
         self._turns: list[tuple[HostArray, mx.array]] = []  # and what is done when it is free
         self._last: HostArray | None = None
 
-    def write(self, parts: Iterable[Int32s], size: int) -> mx.array:
-        """Return ``parts``, of ``size`` numbers together, one after the other, and more behind.
-
-        ``until`` is to be told next.
-        """
+    def write(self, parts: Sequence[Int32s]) -> mx.array:
+        """Return ``parts`` one after the other, and more behind; ``until`` is to be told next."""
+        size = sum(part.size for part in parts)
         array = self._take(size)
         np.concatenate([part.reshape(-1) for part in parts], out=array.numbers[:size])
         self._last = array

@@ -34,7 +34,7 @@ class Sender:
 def sender(monkeypatch: pytest.MonkeyPatch) -> Sender:
     sender = Sender()
     monkeypatch.setattr(sent, "_kernel", lambda _dtype: sender)
-    monkeypatch.setattr(readback, "_is_sent", sent.arrives)
+    monkeypatch.setattr(readback.device, "is_default", lambda: True)
     sent.arrives.cache_clear()
     yield sender
     sent.arrives.cache_clear()

@@ -58,7 +58,7 @@ def test_memory_stays_with_the_host_as_long_as_the_array_lives(monkeypatch) -> N
 
 
 def test_parts_lie_one_after_the_other() -> None:
-    told = Upload().write([numbers(1, 2), numbers(3, 4, 5, 6).reshape(2, 2)], 6)
+    told = Upload().write([numbers(1, 2), numbers(3, 4, 5, 6).reshape(2, 2)])
     assert told[:6].tolist() == [1, 2, 3, 4, 5, 6]
 
 
@@ -71,7 +71,7 @@ def test_numbers_are_overwritten_only_once_the_run_that_reads_them_is_done(
     turns, told, done = Upload(), [], []
     for run in range(2 * TURNS):
         waited.clear()
-        told.append(turns.write([numbers(run)], 1))
+        told.append(turns.write([numbers(run)]))
         waits = [one for one in waited if any(one is other for other in done)]
         assert [id(one) for one in waits] == [
             id(one) for one in done[: max(0, run + 1 - TURNS)][-1:]
@@ -86,7 +86,7 @@ def test_numbers_are_overwritten_only_once_the_run_that_reads_them_is_done(
 def test_an_array_that_is_too_small_is_replaced() -> None:
     turns = Upload()
     for size in (1, 1, 1, 1, PAGE + 1):
-        told = turns.write([np.full((size,), size, np.int32)], size)
+        told = turns.write([np.full((size,), size, np.int32)])
         turns.until(told)
     assert told.size == 2 * PAGE
     assert told[PAGE].item() == PAGE + 1
@@ -97,7 +97,7 @@ def test_a_body_forgets_a_run_that_failed(monkeypatch: pytest.MonkeyPatch) -> No
     body = CompiledBody(lambda tokens, _: tokens, [])
     failed = mx.zeros((1,), mx.bfloat16) + 1
     body._chained = failed
-    body._upload.write([numbers(1)], 1)
+    body._upload.write([numbers(1)])
     body._upload.until(failed)
     forward = Forward.__new__(Forward)
     forward.run_body = body
@@ -105,6 +105,6 @@ def test_a_body_forgets_a_run_that_failed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(upload.mx, "eval", lambda *all: waited.extend(all))
     forward.undo()
     for _ in range(TURNS + 1):
-        body._upload.until(body._upload.write([numbers(2)], 1))
+        body._upload.until(body._upload.write([numbers(2)]))
     assert body._chained is not failed
     assert all(one is not failed for one in waited)
