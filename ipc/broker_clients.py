@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from .admission import Amount
 from .broker_core import BrokerCore
 from .broker_records import ClientSession, Job, Send, canonical_prompt
-from .bundle import unbundled
+from .bundle import messages_of
 from .codec import CodecError, decode, encode
 from .limits import ID_BYTES, MAX_FRAME_BYTES, MAX_LABEL_BYTES
 from .messages import (
@@ -41,12 +41,10 @@ class ClientDesk:
     def receive(self, peer: bytes, frames: Sequence[bytes], tenant: str, now: float) -> list[Send]:
         """Handle one message. ``tenant`` comes from the connection's key; hello binds it."""
         try:
-            several = unbundled(frames) if len(frames) == 1 else None
+            messages = messages_of(frames)
         except CodecError as error:
             return self._refuse(peer, error, tenant)
-        if several is None:
-            return self._receive(peer, frames, tenant, now)
-        return [send for each in several for send in self._receive(peer, each, tenant, now)]
+        return [send for each in messages for send in self._receive(peer, each, tenant, now)]
 
     def _receive(self, peer: bytes, frames: Sequence[bytes], tenant: str, now: float) -> list[Send]:
         core = self._core

@@ -2,7 +2,7 @@
 
 from .broker_core import BrokerCore
 from .broker_records import Job, Orphan, Send, WorkerRecord
-from .bundle import unbundled
+from .bundle import messages_of
 from .chunk_codec import glance
 from .codec import CodecError, decode, encode
 from .limits import ID_BYTES, MAX_ARRAY
@@ -31,12 +31,10 @@ class WorkerDesk:
     def receive(self, peer: bytes, frames: list[bytes], now: float) -> list[Send]:
         """Handle one message. Its frames are kept, as they are, if they go on to a client."""
         try:
-            several = unbundled(frames) if len(frames) == 1 else None
+            messages = messages_of(frames)
         except CodecError as error:
             return self._refuse(peer, error)
-        if several is None:
-            return self._receive(peer, frames, now)
-        return [send for each in several for send in self._receive(peer, each, now)]
+        return [send for each in messages for send in self._receive(peer, each, now)]
 
     def _receive(self, peer: bytes, frames: list[bytes], now: float) -> list[Send]:
         core = self._core

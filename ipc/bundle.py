@@ -4,7 +4,7 @@ What a message costs on its way is mostly waking threads and calling ZeroMQ, wha
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 
@@ -15,6 +15,8 @@ _WORD = b"\xa6bundle"
 _WITHIN = 32  # bytes of a header: its first two fields are the version and the type
 _ENOUGH = 1 << 16  # bytes of frames in a bundle made here; a larger message goes alone
 _packer = msgpack.Packer()
+
+Frames = TypeVar("Frames", bound=Sequence[bytes])
 
 
 def bundled(messages: Sequence[list[bytes]]) -> Sequence[list[bytes]]:
@@ -54,6 +56,12 @@ def unbundled(frames: Sequence[bytes]) -> list[list[bytes]] | None:
         if not _is_message(message):
             raise CodecError(f"in bundle: a message must be an array of 1 to {MAX_FRAMES} bin")
     return messages
+
+
+def messages_of(frames: Frames) -> Sequence[Frames | list[bytes]]:
+    """Return the messages in a bundle, or the one that this is. Raises CodecError for a bad one."""
+    several = unbundled(frames)
+    return [frames] if several is None else several
 
 
 def _is_message(message: Any) -> bool:

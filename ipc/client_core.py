@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .bundle import bundled, unbundled
+from .bundle import bundled, messages_of
 from .codec import CodecError, decode, encode
 from .messages import (
     TO_CLIENT,
@@ -129,10 +129,10 @@ class ClientCore:
     def receive(self, frames: Sequence[bytes], now: float) -> None:
         """Take one message. What is no message changes nothing."""
         try:
-            several = unbundled(frames) if len(frames) == 1 else None
+            messages = messages_of(frames)
         except CodecError:
             return
-        for each in [frames] if several is None else several:
+        for each in messages:
             self._receive(each, now)
 
     def _receive(self, frames: Sequence[bytes], now: float) -> None:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from .bundle import bundled, unbundled
+from .bundle import bundled, messages_of
 from .codec import CodecError, decode, encode
 from .engine_driver import (
     BeginRun,
@@ -76,10 +76,10 @@ class WorkerCore:
     def broker_frames(self, frames: Sequence[bytes], now: float) -> None:
         """Take one message of the broker. What is no message changes nothing."""
         try:
-            several = unbundled(frames) if len(frames) == 1 else None
+            messages = messages_of(frames)
         except CodecError:
             return
-        for each in [frames] if several is None else several:
+        for each in messages:
             self._receive(each, now)
 
     def _receive(self, frames: Sequence[bytes], now: float) -> None:
