@@ -185,7 +185,11 @@ class EngineDriver:
             progress = self._runs.get(delta.request_id)
             if progress is not None:
                 paused |= self._pause_if_spent(delta.request_id, progress)
-        told = self._lingering.release() if paused else ()
+        return self.release() if paused else None
+
+    def release(self) -> Stepped | None:
+        """Return what still waits for later gains."""
+        told = self._lingering.release()
         return Stepped(tuple(told)) if told else None
 
     def _pause_if_spent(self, run: str, progress: _Progress) -> bool:

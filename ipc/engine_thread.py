@@ -66,6 +66,15 @@ class EngineThread:
         self.beat = self._clock()
         self.loaded = True
         self._put(EngineReady(loaded.models, loaded.capacity))
+        try:
+            self._drive(driver)
+        except BaseException:
+            waiting = driver.release()
+            if waiting is not None:  # what was computed is not computed again elsewhere
+                self._put(waiting)
+            raise
+
+    def _drive(self, driver: EngineDriver) -> None:
         figures_due = 0.0
         while not self._stopping.is_set():
             self.beat = self._clock()

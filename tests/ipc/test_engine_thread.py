@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from ipc.engine_driver import BeginRun, Command, EngineDriver, Event, Stepped
+from ipc.engine_driver import BeginRun, Command, EngineDied, EngineDriver, Event, Stepped
 from ipc.engine_thread import IDLE, MAX_EVENTS, EngineThread
-from ipc.fake_engine import FakeEngine, FakeOptions, fake_tokens
+from ipc.fake_engine import FAULT_AFTER, FakeEngine, FakeOptions, fake_tokens
 from ipc.messages import Run
 from ipc.served_engine import LoadedEngine
 
@@ -90,3 +90,14 @@ def test_runs_at_an_idle_engine_wait_a_moment_for_each_other_while_there_is_room
     assert waits(10.0, num_runs=3, rows=8) == [IDLE, 0.002, 0.002, 0.002]
     assert waits(10.0, num_runs=3, rows=2) == [IDLE, 0.002]
     assert waits(0.0, num_runs=3, rows=8) == [IDLE]  # its rounds take no time
+
+
+def test_what_waits_for_later_gains_is_told_before_the_engines_death() -> None:
+    thread = EngineThread(load, lambda: None)
+    thread.start()
+    thread.commands.put(BeginRun(replace(RUN, text="!raise", linger=100.0)))
+    told: list[Event] = []
+    take_all(thread, told, until=lambda: any(isinstance(each, EngineDied) for each in told))
+
+    assert tokens(told) == list(fake_tokens(b"!raise", 1, 0, 0, FAULT_AFTER))
+    assert isinstance(told[-1], EngineDied)
