@@ -17,6 +17,7 @@ small differences run several processes of a few rounds each, and put their pair
 """
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 
 from engine import Engine, SamplingParams, blas
 from engine.build import Parts, build_parts
+from engine.executor import Executor
 from engine.loading import DEMO_PROMPTS, LoadedModel, load
 from engine.options import EngineOptions
 
@@ -121,6 +123,17 @@ def make_parts(model: LoadedModel, drafter: str, max_rows: int) -> Parts:
     is_plain = drafter == "plain"
     options |= {"speculate": "off"} if is_plain else {"speculate": MOST_DRAFTS, "drafter": drafter}
     return build_parts(model, EngineOptions(**options))
+
+
+def without_drafter(parts: Parts) -> Parts:
+    """Return ``parts`` without their drafter, for engines that never decode at the same time.
+
+    What they have of kernels, graphs and memory is then the same.
+    """
+    own = parts.executor
+    executor = Executor(own.forward, own.store, own.block_size, in_order=own.in_order)
+    options = replace(parts.options, speculate="off")
+    return replace(parts, executor=executor, options=options)
 
 
 def run_in_turn(cases: Sequence[Case], prompts: Sequence[Any], tokens: int) -> None:
@@ -253,19 +266,30 @@ def main() -> None:
     drafters = arguments.drafters or (DRAFTERS if arguments.table else ("mtp",))
     minutes = arguments.minutes or (12.0 if arguments.table else float("inf"))
     model, most = load("demo"), max(arguments.rows)
-    parts = {name: make_parts(model, name, most) for name in ("plain", *drafters)}
     end = time.perf_counter() + 60 * minutes
-    for done, rows in enumerate(arguments.rows):
-        tokens = TOKENS.get(rows, 16) if arguments.table else arguments.tokens
-        left = (end - time.perf_counter()) / (len(arguments.rows) - done)
-        plain = Case(parts["plain"], "plain", "off")
-        cases = [Case(parts[name], name, depth) for name in drafters for depth in arguments.depths]
-        # the rest is for warming up
-        limits = Limits(tokens, arguments.rounds, left * 0.9 / len(cases))
-        for case in cases:
-            measure(plain, case, read_prompts(arguments.kind), rows, limits)
-            line = line_of(case, plain, rows, tokens) | {"kind": arguments.kind}
-            print(json.dumps(line), flush=True)
+    plain_parts = None
+    for number, drafter in enumerate(drafters):
+        parts = make_parts(model, drafter, most)
+        if parts.runs_ahead:
+            plain_parts = without_drafter(parts)
+        elif plain_parts is None:
+            plain_parts = make_parts(model, "plain", most)
+        for done, rows in enumerate(arguments.rows):
+            tokens = TOKENS.get(rows, 16) if arguments.table else arguments.tokens
+            to_do = len(arguments.rows) * (len(drafters) - number) - done
+            left = (end - time.perf_counter()) / to_do
+            plain = Case(plain_parts, "plain", "off")
+            # the rest is for warming up
+            limits = Limits(tokens, arguments.rounds, left * 0.9 / len(arguments.depths))
+            for depth in arguments.depths:
+                case = Case(parts, drafter, depth)
+                measure(plain, case, read_prompts(arguments.kind), rows, limits)
+                line = line_of(case, plain, rows, tokens) | {"kind": arguments.kind}
+                print(json.dumps(line), flush=True)
+        if parts.runs_ahead:  # the next engine's turn to have what one of a process may have
+            del parts, plain_parts, plain, case
+            plain_parts = None
+            gc.collect()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Which blocks multiply for the next one, and who may run chains, without a device to run them."""
 
 import itertools
+import weakref
 from typing import Any
 
 import mlx.core as mx
@@ -145,10 +146,24 @@ def test_one_owner_has_the_chains_while_it_lives(monkeypatch) -> None:
     assert not ChainRun(second, mx.zeros((1,))).may_run
     first.itself = first  # as engines hold themselves
     del first
-    assert chains.claim(second)
+    third = Owner()
+    assert chains.claim(third)  # who asks for the first time
+    assert not chains.claim(second)
 
     monkeypatch.setenv(chains.MULTI_PROCESS, "/tmp/mps")
-    assert not chains.claim(second)
+    assert not chains.claim(third)
+
+
+def test_who_is_refused_chains_has_rubbish_collected_for_it_once(monkeypatch) -> None:
+    holder, refused = Owner(), Owner()
+    collections: list[int] = []
+    monkeypatch.setattr(chains, "_owners", weakref.WeakSet([holder]))
+    monkeypatch.setattr(chains.gc, "collect", lambda: collections.append(1))
+    for _ in range(3):  # as every graph that is traced asks
+        assert not chains.claim(refused)
+    assert len(collections) == 1
+    monkeypatch.setattr(chains, "_owners", weakref.WeakSet())
+    assert chains.claim(refused)
 
 
 def test_what_chains_cannot_take_is_said(model, monkeypatch) -> None:
