@@ -80,7 +80,7 @@ class Batch:
         self.size = len(self.windows)
         lengths = [window.length for window in self.windows]
         starts = [window.row.start for window in self.windows]
-        self._used = [
+        self.used = [  # blocks of each row
             -(-(start + length) // block_size)
             for start, length in zip(starts, lengths, strict=True)
         ]
@@ -93,7 +93,7 @@ class Batch:
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """The batch in spans, for those who gather pages."""
-        return cut_spans(self._used)
+        return cut_spans(self.used)
 
     @cached_property
     def parts(self) -> tuple[Span | GroupSpan, ...]:
@@ -149,10 +149,15 @@ class Batch:
         return -(-(window.row.start + window.length) // self.block_size)
 
     def _padded_tables(self, tables: Tables) -> Int32s:
-        padded = np.zeros((self.size, max(self._used)), np.int32)
-        for line, window, used in zip(padded, self.windows, self._used, strict=True):
+        padded = np.zeros((self.size, max(self.used)), np.int32)
+        for line, window, used in zip(padded, self.windows, self.used, strict=True):
             line[:used] = tables.of(window.row)[:used]
         return padded
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of the windows."""
+        return [window.row for window in self.windows]
 
     @property
     def has_drafts(self) -> bool:

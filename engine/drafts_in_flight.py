@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-import mlx.core as mx
-import numpy as np
-
 from scheduler.round import Verdict
 
 from .batch import Window
@@ -21,34 +18,21 @@ class Drafted:
 
     run: ForwardPass
     picks: Picks
-    drafts: Readback | None  # (rows, most drafts); None where windows know theirs
+    tokens: Readback | None  # (rows, width) int32; None where windows know their drafts
 
     def windows(self) -> list[Window]:
         """Return the windows with their drafts. Evaluates."""
         windows = self.run.view.batch.windows
-        if self.drafts is None:
+        if self.tokens is None:
             return windows
-        pairs = zip(windows, self.drafts.read(), strict=True)
-        return [Window(one.row, tuple(line[: len(one.drafts)])) for one, line in pairs]
+        pairs = zip(windows, self.tokens.read(), strict=True)
+        return [Window(one.row, tuple(line[1 : one.length])) for one, line in pairs]
 
     def unjudged(self) -> Unjudged:
-        """Accept drafts on the device, by the rule of ``judge``."""
-        assert self.drafts is not None
-        batch, hidden = self.run.view.batch, self.run.hidden
-        counts = batch.lengths - 1
-        most = batch.width - 1
-        tokens, drafts = self.picks.tokens, self.drafts.numbers[:, :most].astype(mx.uint32)
-        if not batch.is_ragged:
-            tokens = tokens.reshape(batch.size, batch.width)
-            same = tokens[:, :-1] == drafts
-        else:
-            firsts = np.cumsum(batch.lengths) - batch.lengths
-            inside = np.minimum(np.arange(batch.width), counts[:, None])
-            tokens = tokens[mx.array((firsts[:, None] + inside).astype(np.int32))]
-            same = (tokens[:, :-1] == drafts) & mx.array(np.arange(most) < counts[:, None])
-        accepted = mx.cumprod(same.astype(mx.int32), axis=1).sum(axis=1)
-        following = mx.take_along_axis(tokens, accepted[:, None], axis=1)[:, 0]
-        return Unjudged(self.run.view.rows, most, hidden, accepted, following)
+        """Return what it takes to go on from there on the device."""
+        assert self.tokens is not None
+        run = self.run
+        return Unjudged(run.view.batch, run.hidden, self.picks.tokens, self.tokens.numbers)
 
 
 class DraftsInFlight:

@@ -128,7 +128,7 @@ class Executor:
         with self.phases.during("device"):
             mx.eval(
                 [picks.arrays for picks in picked],
-                [one.drafts.array for one in drafted if one.drafts is not None],
+                [one.tokens.array for one in drafted if one.tokens is not None],
             )
             if not (found or there):
                 mx.eval(self._behind)
@@ -230,29 +230,37 @@ class Executor:
 
     def _launch_drafts(self, batch: Batch, voice: Voice, offer: Offer | None) -> None:
         """Launch windows with drafts, which may be unread; they are judged when they are read."""
-        drafts: Readback | None = None
-        tokens = batch.tokens()
+        sent: Readback | None = None
+        tokens: mx.array | None = None
         if offer is not None:
             with self.phases.during("draft"):
-                ids = offer.tokens([window.row.seq_id for window in batch.windows])
-                drafts = Readback(ids)
-                _start(ids, drafts.array)  # the device begins while the host builds what follows
-                tokens = mx.concatenate([tokens[:, :1], ids], axis=1)
-        run = self._forward(batch, tokens[:, : batch.width])
+                tokens = self._offered(batch, offer)
+                sent = Readback(tokens)
+        run = self._forward(batch, tokens)
         with self.phases.during("sample"):
             picks = voice.begin(run.wanted, run.output)
-            _start(picks.arrays, run.pending)
+            _start(picks.arrays, run.pending, [] if sent is None else sent.array)
         self._show(run, voice.listen)
-        one = Drafted(run, picks, drafts)
+        one = Drafted(run, picks, sent)
         self._drafts.add(one)
-        if drafts is not None and voice.is_settled(row.seq_id for row in run.view.rows):
+        if sent is not None and voice.is_settled(row.seq_id for row in run.view.rows):
             assert self.drafter is not None
             with self.phases.during("draft"):
                 before = one.unjudged()
                 following = self.drafter.begin_after(before, voice.choose_after(before))
                 self._drafts.follow(following)
                 if following is not None:
-                    _start(following.chain.steps)
+                    _start(following.arrays)
+
+    def _offered(self, batch: Batch, offer: Offer) -> mx.array:
+        """Token ids, (rows, width) int32, of windows whose drafts ``offer`` has."""
+        seq_ids = [window.row.seq_id for window in batch.windows]
+        tokens = offer.windows(seq_ids, batch.width)
+        if tokens is None:
+            drafts = offer.tokens(seq_ids)
+            _start(drafts)  # the device begins while the host builds what follows
+            tokens = mx.concatenate([batch.tokens()[:, :1], drafts], axis=1)[:, : batch.width]
+        return tokens
 
     def _tokens_of(self, batch: Batch) -> mx.array | None:
         """Token ids, (rows, width), of rows launched ahead: taken from what is unread."""

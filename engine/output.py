@@ -9,7 +9,7 @@ from scheduler.round import UNKNOWN, Row
 
 from .acceptance import Acceptance
 from .drafting.chain import Chain
-from .drafting.drafter import Choose
+from .drafting.drafter import Choose, choose_likeliest
 from .drafting.offer import Unjudged
 from .draw import Draw
 from .likeliest import has_fast_host, likeliest
@@ -96,6 +96,8 @@ class Output:
 
     def choose_after(self, before: Unjudged) -> Choose:
         """Return what picks drafts that follow windows which nobody has judged yet."""
+        if all(self._runs[row.seq_id].is_plain for row in before.rows):
+            return choose_likeliest
         places = {row.seq_id: place for place, row in enumerate(before.rows)}
 
         def choose(seq_ids: Sequence[int], chain: Chain, logits: mx.array) -> mx.array:

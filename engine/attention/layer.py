@@ -5,7 +5,8 @@ from typing import Any, Protocol, TypeVar
 
 import mlx.core as mx
 
-from ..batch import Batch
+from ..batch import Batch, Int32s
+from ..drafting.offer import Unjudged
 from ..layers import Layer
 from ..pages import Pages, PageShape
 from ..view import BatchView
@@ -24,6 +25,42 @@ class DraftChain(Protocol):
 
 RunStep = Callable[[mx.array, mx.array, Any], tuple[mx.array, mx.array]]
 """Tokens (rows,), hidden states (rows, 1, size), cache -> hidden states, logits (rows, words)."""
+
+RunWindow = Callable[[mx.array, mx.array, Any], object]
+"""Tokens (rows, width), the hidden states before them (rows, width, size), cache."""
+
+
+class TakeIn(Protocol):
+    """Takes in short windows by one graph."""
+
+    def __call__(
+        self, view: BatchView, before: mx.array, hidden: mx.array
+    ) -> list[mx.array] | None:
+        """Return what to evaluate for the pages to hold a window; None: it cannot take this one.
+
+        ``before`` (rows, size) is the hidden state before it, ``hidden`` (rows, width, size) its.
+        """
+        ...
+
+    def undo(self) -> None:
+        """A run failed: forget what it left, which must never be evaluated."""
+        ...
+
+
+class RunChain(Protocol):
+    """Runs chains of the likeliest tokens, after windows that nobody has judged, by one graph."""
+
+    def __call__(self, before: Unjudged, tables: Int32s) -> tuple[mx.array, mx.array]:
+        """Return windows for the next round, (rows, width) int32, each a token and its drafts.
+
+        And the hidden states that they begin with, (rows, size). ``tables`` (rows, any) are blocks
+        of what the chains may write to.
+        """
+        ...
+
+    def undo(self) -> None:
+        """A run failed: forget what it left, which must never be evaluated."""
+        ...
 
 
 class AttentionLayer(Layer):
@@ -79,6 +116,14 @@ class AttentionLayer(Layer):
     def compile_step(self, run: RunStep) -> RunStep:
         """Return what runs a step of a chain over such a ``cache``: ``run``, or what is faster."""
         return run
+
+    def compile_window(self, run: RunWindow) -> TakeIn | None:
+        """Return what does as ``run`` over an open cache for short windows; None: nothing does."""
+        return None
+
+    def compile_chain(self, run: RunStep) -> RunChain | None:
+        """Return what runs whole chains of such steps; None: they run step by step."""
+        return None
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         return self.pages.arrays

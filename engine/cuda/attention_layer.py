@@ -3,7 +3,14 @@
 import mlx.core as mx
 
 from ..attention.index import BatchIndex
-from ..attention.layer import AttentionLayer, DraftChain, RunStep
+from ..attention.layer import (
+    AttentionLayer,
+    DraftChain,
+    RunChain,
+    RunStep,
+    RunWindow,
+    TakeIn,
+)
 from ..attention.paged import InPages, PagedCache
 from ..batch import Batch
 from ..pages import PageShape
@@ -62,6 +69,16 @@ class CudaAttentionLayer(AttentionLayer):
         from .draft_chain import compile_step
 
         return compile_step(self, run)
+
+    def compile_window(self, run: RunWindow) -> TakeIn:
+        from .compiled_window import CompiledWindow
+
+        return CompiledWindow(self, run)
+
+    def compile_chain(self, run: RunStep) -> RunChain:
+        from .compiled_chain import CompiledChain
+
+        return CompiledChain(self, run)
 
     def pending(self, cache: PagedCache) -> list[mx.array]:
         assert isinstance(cache, CudaPagedCache)

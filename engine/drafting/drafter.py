@@ -7,6 +7,7 @@ import mlx.core as mx
 
 from scheduler.round import BlockCopy, Row, SlotCopy
 
+from ..likeliest import likeliest_on_device
 from ..view import BatchView
 from .chain import Chain
 from .offer import Offer, Unjudged
@@ -16,6 +17,12 @@ Choose = Callable[[Sequence[int], Chain, mx.array], mx.array]
 
 It picks with the noise the target will pick with at that position, which is what couples the two.
 """
+
+
+def choose_likeliest(seq_ids: Sequence[int], chain: Chain, logits: mx.array) -> mx.array:
+    """What picks drafts where all rows say the likeliest token: a drafter may know it for that."""
+    return likeliest_on_device(logits)
+
 
 TokensOf = Callable[[int], Sequence[int]]
 """All committed tokens of a sequence, by its id."""

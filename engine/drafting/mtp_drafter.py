@@ -18,16 +18,16 @@ from scheduler.round import BlockCopy, Row, SlotCopy
 
 from ..attention.paged import bind_to_pages
 from ..backend import Backend
-from ..batch import Batch, Window
+from ..batch import Batch, Int32s, Window
 from ..forward import Forward
 from ..pages import PageShape
 from ..slots import SlotArray, Slots
 from ..view import BatchView
 from .chain import Chain
 from .chain_cache import ChainCache
-from .drafter import Choose, Drafter
+from .drafter import Choose, Drafter, choose_likeliest
 from .mtp import MTPHead
-from .offer import Offer, Unjudged
+from .offer import Offer, Unjudged, WindowOffer
 from .rounds_behind import RoundsBehind
 
 _start: Callable[..., None] = mx.async_eval  # mlx does not type it
@@ -73,10 +73,14 @@ class MTPDrafter(Drafter):
         )
         bind_to_pages(head)
         self._run_step = self.layer.compile_step(self._step)
+        self._run_chain = self.layer.compile_chain(self._step)
+        self._take_in = self.layer.compile_window(self._run_window)
         width = head.norm.weight.shape[0]
         self.pending = Slots({"hidden": SlotArray((width,), dtype)}, num_slots)
         self.block_hidden = Slots({"hidden": SlotArray((width,), dtype)}, num_blocks)
         self._behind = RoundsBehind(block_size)
+        # of windows with drafts, a hidden state of each row that stands, until they are judged
+        self._last: tuple[Batch, mx.array] | None = None
 
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         return self.begin(rows, choose).read()
@@ -91,6 +95,11 @@ class MTPDrafter(Drafter):
 
     def begin_after(self, before: Unjudged, choose: Choose) -> Offer:
         """The same from where the device says that each row goes on: beyond its blocks, maybe."""
+        if choose is choose_likeliest and self._run_chain and not before.batch.is_ragged:
+            tables = _tables_after(before.batch, before.num_drafts, iter(self.spare))
+            offered, last = self._run_chain(before, tables)
+            self._last = before.batch, last
+            return WindowOffer([row.seq_id for row in before.rows], offered)
         order = sorted(range(len(before.rows)), key=lambda number: -before.rows[number].start)
         place = mx.array(order)
         rows, count = [before.rows[number] for number in order], before.num_drafts
@@ -147,13 +156,21 @@ class MTPDrafter(Drafter):
         return self._write(view, hidden)
 
     def _write(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
-        before = self._pending_hidden(view.rows)[:, None]
+        before = self._pending_hidden(view.rows)
+        if self._take_in is not None:
+            pending = self._take_in(view, before, hidden)
+            if pending is not None:
+                return pending
+        before = before[:, None]
         if view.batch.width > 1:
             before = mx.concatenate([before, hidden[:, :-1]], axis=1)
-        # only K and V are evaluated: of a single layer's past nothing else is ever read
         cache = self.layer.open(view)
-        self.head(self.forward.embed(view.tokens), before, cache=cache)
+        self._run_window(view.tokens, before, cache)
         return self.layer.pending(cache)
+
+    def _run_window(self, tokens: mx.array, before: mx.array, cache: Any) -> None:
+        # only K and V are evaluated: of a single layer's past nothing else is ever read
+        self.head(self.forward.embed(tokens), before, cache=cache)
 
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         """Keep the hidden states that go on from the window, or all of it for later."""
@@ -172,6 +189,10 @@ class MTPDrafter(Drafter):
             self._keep(view, hidden, [window.length for window in windows])
 
     def undo(self, rows: Iterable[Row]) -> None:
+        self._last = None
+        for compiled in (self._run_chain, self._take_in):
+            if compiled is not None:
+                compiled.undo()
         for row in rows:
             self._behind.cut(row.seq_id, row.start)
 
@@ -179,20 +200,24 @@ class MTPDrafter(Drafter):
         return view.batch.width == 1 and self._behind.most(view.rows) < MOST_BEHIND
 
     def _keep(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
+        known, self._last = self._last, None
         if view.batch.width == 1:
             last = hidden[:, 0]
+        elif known is not None and known[0] is view.batch:
+            last = known[1]
         else:
             last = hidden[mx.arange(view.batch.size), mx.array(np.array(kept, np.int32) - 1)]
         boundaries = self._boundaries(view, kept)
-        rows = mx.array([row for row, _, _ in boundaries], mx.int32)
-        places = mx.array([place for _, place, _ in boundaries], mx.int32)
-        at_boundaries = hidden[rows, places] if boundaries else hidden[:0, 0]
-        self._evaluate(last, at_boundaries)
-        self.pending.write("hidden", view.slots, last, stays=view.batch.width <= SHORT)
         if boundaries:
-            blocks = [block for _, _, block in boundaries]
-            self.block_hidden.write("hidden", blocks, at_boundaries)
+            rows = mx.array([row for row, _, _ in boundaries], mx.int32)
+            places = mx.array([place for _, place, _ in boundaries], mx.int32)
+            at_boundaries = hidden[rows, places]
+            self._evaluate(last, at_boundaries)
+            self.block_hidden.write("hidden", [block for _, _, block in boundaries], at_boundaries)
             self._evaluate(self.block_hidden.arrays)
+        else:
+            self._evaluate(last)
+        self.pending.write("hidden", view.slots, last, stays=view.batch.width <= SHORT)
         self._evaluate(self.pending.arrays)
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
@@ -251,3 +276,18 @@ def _chained_after(row: Row, count: int, block_size: int, spare: Iterator[int]) 
     lacking = max(0, -(-(start + length) // block_size) - len(row.blocks))
     blocks = (*row.blocks, *islice(spare, lacking))
     return Window(Row(row.seq_id, (0,) * length, start, blocks, row.slot))
+
+
+def _tables_after(batch: Batch, count: int, spare: Iterator[int]) -> Int32s:
+    """Blocks of chains of ``count`` drafts after the windows of ``batch``, (rows, most).
+
+    Of the drafts that those have any number may be accepted.
+    """
+    needed = [-(-(row.certain_end + 2 * count) // batch.block_size) for row in batch.rows]
+    tables = np.zeros((batch.size, max(needed)), np.int32)
+    tables[:, : batch.blocks.shape[1]] = batch.blocks
+    for line, row, used, most in zip(tables, batch.rows, batch.used, needed, strict=True):
+        if most > used:
+            own = row.blocks[used:most]
+            line[used:most] = (*own, *islice(spare, most - used - len(own)))
+    return tables

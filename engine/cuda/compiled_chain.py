@@ -1,0 +1,68 @@
+"""Chains of drafts, judgement of the windows before them included, as one graph for each shape.
+
+    picked, windows -> accepted, following
+    following, hidden[accepted] -> step -> draft -> step -> draft ...
+
+Step by step the host takes longer for a chain than the device.
+"""
+
+import mlx.core as mx
+
+from ..attention.layer import RunStep
+from ..batch import Int32s
+from ..drafting.offer import Unjudged, accept
+from ..likeliest import likeliest_on_device
+from .attention_layer import CudaAttentionLayer, CudaPagedCache
+from .compiled_window import padded
+from .upload import Upload
+from .window import WindowArrays, splits_for
+
+
+class CompiledChain:
+    """Runs ``run`` as often as the windows before have drafts; all of them have as many."""
+
+    def __init__(self, layer: CudaAttentionLayer, run: RunStep) -> None:
+        self._layer = layer
+        self._run = run
+        self._compiled = mx.compile(self._trace)
+        self.undo()
+
+    def undo(self) -> None:
+        """A run failed: forget what it left, which must never be evaluated."""
+        self._upload = Upload()
+
+    def __call__(self, before: Unjudged, tables: Int32s) -> tuple[mx.array, mx.array]:
+        """See attention.layer.RunChain."""
+        batch = before.batch
+        assert not batch.is_ragged
+        tables = padded(tables)
+        packed = self._upload.write([batch.starts + 1, tables])
+        windows, last = self._compiled(
+            before.picked, before.windows, before.hidden, packed, tables.shape[1]
+        )
+        self._upload.until(windows)
+        return windows, last
+
+    def _trace(
+        self,
+        picked: mx.array,
+        windows: mx.array,
+        hidden: mx.array,
+        packed: mx.array,
+        num_blocks: int,
+    ) -> tuple[mx.array, mx.array]:
+        rows, width = windows.shape
+        accepted, tokens = accept(picked.reshape(rows, width), windows[:, 1:])
+        last = mx.take_along_axis(hidden, accepted[:, None, None], axis=1)
+        size = rows * (1 + num_blocks)
+        starts, tables = mx.split(packed[:size], [rows])
+        starts = starts + accepted
+        tables = tables.reshape(rows, num_blocks)
+        num_splits = splits_for(num_blocks * self._layer.pages.block_size)
+        state, found = last, [tokens]
+        for step in range(width - 1):
+            window = WindowArrays(starts + step, mx.ones_like(starts), tables, num_splits)
+            state, logits = self._run(tokens, state, CudaPagedCache(self._layer, 1, window))
+            tokens = likeliest_on_device(logits)
+            found.append(tokens)
+        return mx.stack(found, axis=1).astype(mx.int32), last[:, 0]
