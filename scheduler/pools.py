@@ -5,10 +5,14 @@ An id is in exactly one of three states, after every call:
     cached      nobody holds it, but the prefix index keeps its content
     referenced  somebody holds it
 Id 0 is scratch: it is never handed out and belongs to none of the three.
+
+The lowest free id is taken first: what ended last leaves room for what begins next, in memory that
+was in use a moment ago.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
+from heapq import heappop, heappush
 
 from .journal import Journal
 
@@ -28,7 +32,7 @@ class IdPool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._free = deque(range(1, size))
+        self._free = list(range(1, size))  # a heap
         self._cached: OrderedDict[int, None] = OrderedDict()  # the least recently used first
         self._kept = bytearray(size)
         self.holders = [0] * size
@@ -63,7 +67,7 @@ class IdPool:
         """Take ``count`` ids, each with one holder; all of them, or OutOfIds and none."""
         if count > len(self._free):
             raise OutOfIds(f"{count} {self.noun}s wanted, {len(self._free)} free")
-        taken = [self._free.popleft() for _ in range(count)]
+        taken = [heappop(self._free) for _ in range(count)]
         for id_ in taken:
             self.holders[id_] = 1
         self._note(taken, "taken")
@@ -93,7 +97,7 @@ class IdPool:
                 if self._kept[id_]:
                     self._cached[id_] = None
                 else:
-                    self._free.append(id_)
+                    heappush(self._free, id_)
 
     def keep(self, id_: int) -> None:
         """Cache a held id, instead of freeing it, once nobody holds it any more."""
@@ -106,7 +110,7 @@ class IdPool:
         self._kept[id_] = 0
         if id_ in self._cached:
             del self._cached[id_]
-            self._free.append(id_)
+            heappush(self._free, id_)
         self._note((id_,), "forgotten")
 
     def is_kept(self, id_: int) -> bool:

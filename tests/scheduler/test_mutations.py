@@ -87,7 +87,7 @@ FAULTS = [
         "        self.blocks.release(self.pinned_blocks)\n",
         "",
     ),
-    Fault("scratch is handed out", "pools", "deque(range(1, size))", "deque(range(size))"),
+    Fault("scratch is handed out", "pools", "list(range(1, size))", "list(range(size))"),
     Fault(
         "a client that leaves in flight frees its blocks at once",
         "scheduler",

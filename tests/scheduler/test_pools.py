@@ -13,6 +13,16 @@ def test_scratch_is_never_handed_out() -> None:
     assert pool.num_free == 0
 
 
+def test_the_lowest_free_id_is_taken_first_however_they_were_released() -> None:
+    pool = StateSlots(9)
+    first = pool.take(6)
+    pool.release([4, 2, 5])
+    assert pool.take(2) == [2, 4]
+    pool.release(reversed([1, 3, 6]))
+    assert pool.take(5) == [1, 3, 5, 6, 7]
+    assert first == [1, 2, 3, 4, 5, 6]
+
+
 def test_taking_more_than_there_is_takes_nothing() -> None:
     pool = BlockPool(4)
 
