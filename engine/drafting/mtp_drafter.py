@@ -148,6 +148,9 @@ class MTPDrafter(Drafter):
 
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         """Write the entries of the window; those of drafts that are rejected are never read."""
+        if view.batch.width == 1 and self._goes_on_behind(view.rows):
+            view.shared[MTPDrafter] = True
+            return []
         self.catch_up(self._behind.disturbed_by(view.rows))
         if self._may_wait(view):
             view.shared[MTPDrafter] = True  # to join those that are behind
@@ -195,6 +198,9 @@ class MTPDrafter(Drafter):
                 compiled.undo()
         for row in rows:
             self._behind.cut(row.seq_id, row.start)
+
+    def _goes_on_behind(self, rows: Sequence[Row]) -> bool:
+        return self._behind.longest < MOST_BEHIND and self._behind.goes_on(rows)
 
     def _may_wait(self, view: BatchView) -> bool:
         return view.batch.width == 1 and self._behind.most(view.rows) < MOST_BEHIND

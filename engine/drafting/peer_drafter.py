@@ -122,6 +122,9 @@ class PeerDrafter(Drafter):
 
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         """Note what drafting steps have run; run prompts while rows draft."""
+        if view.batch.width == 1 and all(row.samples for row in view.rows):
+            self._follow_plain(view.rows)
+            return
         plain = []  # rows without drafts
         for window, count in zip(view.batch.windows, kept, strict=True):
             row = window.row
@@ -130,9 +133,7 @@ class PeerDrafter(Drafter):
                 self.filled.begin(row.blocks, row.start)
                 self.filled.fill(row.blocks, row.start, row.start + ran)
             else:
-                # one token more of a block that this row has begun changes nothing
-                if len(row.tokens) > 1 or row.captures or row.start % self.block_size == 0:
-                    self._begin(row)
+                self._begin(row)
                 plain.append(row)
         if all(len(row.tokens) == 1 and row.samples for row in view.rows):
             has_drafts = len(plain) < len(view.rows)
@@ -144,6 +145,14 @@ class PeerDrafter(Drafter):
             plain = [row for row in plain if row not in near]
         for row in plain:
             self._keep_what_is_there(row)
+
+    def _follow_plain(self, rows: Sequence[Row]) -> None:
+        """Rows of one token: one more of a block that a row has begun changes nothing."""
+        self._num_plain += 1
+        for row in rows:
+            if row.start % self.block_size == 0 or row.captures:
+                self._begin(row)
+                self._keep_what_is_there(row)
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
         self.store.copy(blocks, [slot for slot in slots if self._in_state.get(slot.source)])

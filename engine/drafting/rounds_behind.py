@@ -1,7 +1,9 @@
 """Rounds without drafts that a drafter has yet to take in: tokens and hidden states, by sequence.
 
 Rows come and go meanwhile. What is behind is to be written to blocks and a slot: whoever writes
-there, or reads, has to see to it first (``disturbed_by``, ``holders``).
+there, or reads, has to see to it first (``disturbed_by``, ``holders``). Most rounds are of the rows
+of the last one, each a token further: it is enough to know that (``goes_on``), and they are put to
+their sequences once somebody asks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,16 +45,42 @@ class RoundsBehind:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
+        self.longest = 0  # rounds that are behind of one of the last round's rows
         self._stretches: dict[int, _Stretch] = {}
         self._of_block: dict[int, int] = {}  # sequence by a block that is to be written
         self._of_slot: dict[int, int] = {}
+        self._last: Sequence[Row] = ()  # of the round that was left last; () if that is no matter
+        self._going: Sequence[Row] = ()  # of which it was said that they go on
+        self._begun: list[tuple[int, int]] = []  # blocks that those begin, with their sequences
+        self._loose: list[tuple[Sequence[Row], mx.array, mx.array]] = []  # rounds that went on
 
     def __len__(self) -> int:
         """Number of sequences of which something is behind."""
         return len(self._stretches)
 
+    def goes_on(self, rows: Sequence[Row]) -> bool:
+        """Whether ``rows`` are those of the round that was left last, each a token further.
+
+        Nobody is disturbed by them then, and adding them costs next to nothing.
+        """
+        if len(rows) != len(self._last):
+            return False
+        begun = []
+        for row, last in zip(rows, self._last, strict=True):
+            start, seq_id = row.start, row.seq_id
+            if seq_id != last.seq_id or start != last.start + 1 or row.slot != last.slot:
+                return False
+            if row.blocks is not last.blocks or start % self.block_size == 0:
+                block = row.blocks[start // self.block_size]
+                if self._of_block.get(block, seq_id) != seq_id:
+                    return False
+                begun.append((block, seq_id))
+        self._going, self._begun = rows, begun
+        return True
+
     def most(self, rows: Iterable[Row]) -> int:
         """Return the most rounds that are behind of one of ``rows``."""
+        self._put_to_sequences()
         most = 0
         for row in rows:
             stretch = self._stretches.get(row.seq_id)
@@ -65,6 +93,14 @@ class RoundsBehind:
 
         They are evaluated, or launched. Each row goes on from what is behind of it, or nothing is.
         """
+        goes_on, self._last = rows is self._going and len(rows) > 0, rows
+        if goes_on:
+            self._of_block.update(self._begun)
+            self._loose.append((rows, tokens, hidden))
+            self.longest += 1
+            return
+        self._put_to_sequences()
+        self.longest = 0
         for number, row in enumerate(rows):
             stretch = self._stretches.get(row.seq_id)
             if stretch is None:
@@ -75,9 +111,20 @@ class RoundsBehind:
                 self._of_block[row.blocks[row.start // self.block_size]] = row.seq_id
             stretch.last = row
             stretch.lines.append(_Line(tokens, hidden, number))
+            self.longest = max(self.longest, len(stretch.lines))
+
+    def _put_to_sequences(self) -> None:
+        """Put to each sequence what is behind of it of the rounds that went on."""
+        for rows, tokens, hidden in self._loose:
+            for number, row in enumerate(rows):
+                stretch = self._stretches[row.seq_id]
+                stretch.last = row
+                stretch.lines.append(_Line(tokens, hidden, number))
+        self._loose.clear()
 
     def disturbed_by(self, rows: Iterable[Row]) -> list[int]:
         """Return sequences to take in before ``rows`` run: all but those that just go on."""
+        self._put_to_sequences()
         found: set[int] = set()
         for row in rows:
             seq_id, stretch = row.seq_id, self._stretches.get(row.seq_id)
@@ -113,6 +160,8 @@ class RoundsBehind:
 
     def cut(self, seq_id: int, position: int) -> None:
         """Forget what is behind of a sequence from ``position`` on."""
+        self._put_to_sequences()
+        self._last = self._going = ()
         stretch = self._stretches.get(seq_id)
         if stretch is None:
             return
@@ -130,6 +179,8 @@ class RoundsBehind:
         They are (windows, widest) and (windows, widest, size), padded with anything. None if there
         is nothing.
         """
+        self._put_to_sequences()
+        self._last = self._going = ()
         wanted = list(self._stretches) if seq_ids is None else seq_ids
         taken = [found for one in wanted if (found := self._stretches.pop(one, None)) is not None]
         if not taken:

@@ -129,6 +129,78 @@ def test_what_is_behind_is_handed_out_once_by_sequence() -> None:
     assert (old.take(), len(old)) == (None, 0)
 
 
+def test_rows_that_go_on_are_known_as_such_and_whatever_else_they_are_is_not() -> None:
+    rows = [Row(1, (5,), 6, (10, 11), 1), Row(2, (6,), 4, (20, 21), 2)]
+    table = rows[0].blocks
+
+    def goes_on(*further: Row) -> bool:
+        return behind(*rows).goes_on(further)
+
+    second = Row(2, (6,), 5, rows[1].blocks, 2)
+    assert goes_on(Row(1, (5,), 7, table, 1), second)
+    assert goes_on(Row(1, (5,), 7, (10, 12), 1), second)  # its block was copied
+    assert not goes_on(Row(1, (5,), 7, (10, 21), 1), second)  # that block is another's
+    assert not goes_on(second, Row(1, (5,), 7, table, 1))
+    assert not goes_on(second)
+    assert not goes_on(Row(1, (5,), 8, table, 1), second)
+    assert not goes_on(Row(1, (5,), 7, table, 3), second)
+    assert not goes_on(Row(3, (5,), 7, table, 1), second)
+    old = behind(*rows)
+    old.take([2])
+    assert not old.goes_on([Row(1, (5,), 7, table, 1), second])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rounds_that_go_on_are_kept_as_if_each_row_had_been_looked_at(seed: int) -> None:
+    """Rows come, go, begin blocks, fail and are taken in; one of two is never asked."""
+    random = Random(seed)
+    quick, slow = RoundsBehind(4), RoundsBehind(4)
+    rows: list[Row] = []
+    next_id, num_quick = 1, 0
+    for number in range(400):
+        if random.random() < 0.1 and rows:
+            rows = [row for row in rows if random.random() < 0.7]
+        if random.random() < 0.1 or not rows:
+            rows.append(Row(next_id, (1,), random.randrange(4), (next_id,), next_id))
+            next_id += 1
+        going = quick.goes_on(rows)
+        num_quick += going
+        expected = slow.disturbed_by(rows)
+        assert not (going and expected)
+        if not going:
+            assert quick.disturbed_by(rows) == expected
+        tokens = mx.full((len(rows), 1), number)
+        hidden = mx.arange(len(rows), dtype=mx.float32).reshape(-1, 1, 1)
+        for one in (quick, slow):
+            one.add(rows, tokens, hidden)
+        assert quick.longest == slow.most(rows)
+        if random.random() < 0.05:
+            for one in (quick, slow):
+                for row in rows:
+                    one.cut(row.seq_id, row.start)
+        elif random.random() < 0.05:
+            chosen = random.choice([None, [row.seq_id for row in rows[::2]]])
+            taken, wanted = quick.take(chosen), slow.take(chosen)
+            assert (taken is None) == (wanted is None)
+            if taken is not None and wanted is not None:
+                assert taken[0] == wanted[0]
+                assert [one.tolist() for one in taken[1:]] == [one.tolist() for one in wanted[1:]]
+        else:
+            rows = [further(row) for row in rows]
+        assert len(quick) == len(slow)
+        everything = range(1, next_id)
+        assert quick.holders(everything, everything) == slow.holders(everything, everything)
+    assert num_quick > 150
+
+
+def further(row: Row) -> Row:
+    """The next token of ``row``, in a block of its own where one is full."""
+    start, blocks = row.start + 1, row.blocks
+    if start % 4 == 0:
+        blocks = (*blocks, 1000 * row.seq_id + start)
+    return Row(row.seq_id, (1,), start, blocks, row.slot)
+
+
 @pytest.mark.parametrize(("position", "left"), [(4, []), (5, [6]), (6, [6, 7]), (9, [6, 7])])
 def test_what_a_failed_round_added_is_forgotten(position: int, left: list[int]) -> None:
     old = behind(Row(2, (6,), 4, (20, 21), 2))
