@@ -188,8 +188,8 @@ def test_rounds_that_go_on_are_kept_as_if_each_row_had_been_looked_at(seed: int)
         assert len(quick) == len(slow)
         slots = range(1, next_id)
         assert quick.holders((), slots) == slow.holders((), slots)
-        blocks = [block for row in rows for block in row.blocks]
-        assert quick.holders(blocks, ()) == slow.holders(blocks, ())
+        for block in (block for row in rows for block in row.blocks):
+            assert quick.holders((block,), ()) == slow.holders((block,), ())
     assert num_quick > 150
 
 
