@@ -12,7 +12,8 @@ lucky (``until_last``), and beyond that by that share.
 
 Acceptance is learnt from verdicts (``AcceptanceRecord``), times from rounds (``RoundTimes``); time
 is whatever the caller measured, there is no clock here. Plain rounds come first. What nobody has
-measured, or did not pay before, is tried now and then (``Trials``).
+measured, or did not pay before, is tried now and then (``Trials``). What has come of it is kept for
+each number of rows (``Account``): whatever was believed, drafts that lose rest.
 
 While plain rounds go on, all of this is thought over now and then only.
 
@@ -22,13 +23,14 @@ decides once they are in hand. Whether they would have been accepted is seen wit
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
-from math import log, sqrt
 from typing import NamedTuple
 
 from .acceptance_record import KINDS_OF_EVIDENCE, AcceptanceRecord, kind_of_evidence
+from .account import Account
+from .batch_end import until_last
 from .depth import Found
 from .round import Round, Verdict
-from .round_times import RoundTimes
+from .round_times import RoundTimes, alike
 from .sequence import Sequence
 from .trials import Trials
 
@@ -38,7 +40,6 @@ MANY_ROWS = 8  # of which some have a last one that is unlucky
 LOOKED_FOR = 1  # rows, always: with more, looking costs more than what begins to repeat brings
 GROWS, GROWS_PER_ROW, MOST_GROWS = 0.2, 0.01, 0.8  # share of a round's time that rows make
 LONG_TO_GO = 0.75  # of the most tokens that a row has to go
-LAST_ROUND = 0.3  # of a row's last round with drafts is for nothing
 LAGGARDS = 2  # one in so many of those rows: they are the last to end
 HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
 MOST_SKIPPED = 24  # rounds in which drafts are not thought of, where they were hopeless
@@ -53,6 +54,13 @@ class Outcome(NamedTuple):
     num_drafted: int
     num_accepted: int
     tokens: tuple[int, ...] = ()
+
+
+class Worth(NamedTuple):
+    """What a round is to bring, by depth: tokens as they count, and drafts that are accepted."""
+
+    tokens: list[float]
+    accepted: list[float]
 
 
 class AdaptiveDepth:
@@ -80,6 +88,10 @@ class AdaptiveDepth:
         self._rests = False  # in the round in flight they are not
         self._next_rests = False  # nor in the one after it, if that is decided
         self._last_rows = 0
+        self._accounts: dict[int, Account] = {}
+        self._expected: tuple[float, float] | None = (
+            None  # Worth of the round in flight, if drafted
+        )
 
     def depths(self, sequences: Seq[Sequence], num_waiting: int = 0) -> Seq[int]:
         """Return how many drafts each of the round's decoding rows carries."""
@@ -122,19 +134,22 @@ class AdaptiveDepth:
         self.trials.forget_stake()
         self._found = {one.seq_id: one for one in found}
         chances = {one.seq_id: self._chances(one.seq_id, _kinds(one)) for one in found}
-        tokens = self._worth(num_rows, chances)
-        rates = [n / self.times.guess(num_rows, d).least for d, n in enumerate(tokens) if d]
-        self._note_hopes(is_hopeless=max(rates, default=0.0) < HOPELESS * num_rows)
-        return self._decide(num_rows, tokens)
+        worth = self._worth(num_rows, chances)
+        rates = [n / self.times.guess(num_rows, d).least for d, n in enumerate(worth.tokens) if d]
+        is_hopeless = max(rates, default=0.0) < HOPELESS * num_rows
+        self._note_hopes(is_hopeless=is_hopeless or self._account(num_rows).rests)
+        return self._decide(num_rows, worth)
 
     def observe(self, num_rows: int, seconds: float, outcomes: Iterable[Outcome]) -> None:
         """Learn from a round of decoding rows alone that took ``seconds``."""
-        deepest = 0
+        deepest = accepted = 0
         for outcome in outcomes:
             deepest = max(deepest, outcome.num_drafted)
+            accepted += outcome.num_accepted
             self._learn(outcome)
         if not deepest and not self.drafts_are_free:
             self.record.fade()
+        self._settle(num_rows, deepest, accepted, seconds)
         self._keep_time(num_rows, deepest, seconds)
         self.trials.end_round(num_rows, seconds)
         self._last_depth = deepest
@@ -159,6 +174,7 @@ class AdaptiveDepth:
         self._last_depth, self._rows_before = 0, self._last_rows
         self.times.cell(self._last_rows).rounds += 1
         self.trials.rest(self._last_rows, seconds)
+        self._account(self._last_rows).wait()
         self.record.fade()
 
     def _skips(self, num_rows: int, *, is_crowded: bool) -> bool:
@@ -176,10 +192,34 @@ class AdaptiveDepth:
     def _note_hopes(self, *, is_hopeless: bool) -> None:
         self._skipped, self._hopeless = 0, self._hopeless + 1 if is_hopeless else 0
 
-    def _decide(self, num_rows: int, tokens: Seq[float]) -> int:
-        """Return the depth of a round that is to bring ``tokens`` by depth, or a trial's."""
-        if self.times.plain_seconds(num_rows) is None:
-            return 0
+    def _account(self, num_rows: int) -> Account:
+        size = alike(num_rows)
+        if (found := self._accounts.get(size)) is None:
+            found = self._accounts[size] = Account()
+        return found
+
+    def _settle(self, num_rows: int, depth: int, accepted: int, seconds: float) -> None:
+        """Count what a round brought and took; others than its rows' coming and going may not."""
+        account, expected = self._account(num_rows), self._expected
+        self._expected = None
+        if not (depth or self._last_depth) or self._rows_before not in (0, num_rows):
+            account.wait()
+            return
+        brought = 1 + accepted / num_rows
+        if expected is not None and expected[1] > 0:
+            brought = 1 + (expected[0] / num_rows - 1) * accepted / expected[1]
+        account.settle(brought, self.times.in_plain_rounds(num_rows, depth, seconds))
+
+    def _decide(self, num_rows: int, worth: Worth) -> int:
+        """Return the depth of a round that is to bring ``worth``, or a trial's."""
+        may_draft = not self._account(num_rows).rests or self.trials.is_under_way(num_rows)
+        is_known = self.times.plain_seconds(num_rows) is not None
+        depth = self._choose(num_rows, worth.tokens) if may_draft and is_known else 0
+        self._expected = (worth.tokens[depth], worth.accepted[depth]) if depth else None
+        return depth
+
+    def _choose(self, num_rows: int, tokens: Seq[float]) -> int:
+        """Return the best depth, or a trial's, of a round that is to bring ``tokens`` by depth."""
         guesses = [self.times.guess(num_rows, depth) for depth in range(len(tokens))]
         rates = [brings / guess.ratio for brings, guess in zip(tokens, guesses, strict=True)]
         best, margin = 0, MARGIN + MARGIN_PER_ROW * num_rows
@@ -213,12 +253,12 @@ class AdaptiveDepth:
             chances.append(chance)
         return chances
 
-    def _worth(self, num_rows: int, chances: Mapping[int, Seq[float]]) -> list[float]:
-        """Tokens that a round brings by depth, up to the deepest that any row has, as they count.
+    def _worth(self, num_rows: int, chances: Mapping[int, Seq[float]]) -> Worth:
+        """What a round brings by depth, up to the deepest that any row has.
 
         ``chances`` are those of the rows that have drafts.
         """
-        tokens = [float(num_rows)]
+        tokens, accepted = [float(num_rows)], [0.0]
         everybody: list[float] = []  # what those gain by which the batch ends, by place
         gained = 0.0
         grows = 1.0 if self._is_crowded else min(MOST_GROWS, GROWS + GROWS_PER_ROW * num_rows)
@@ -230,11 +270,12 @@ class AdaptiveDepth:
                     for seq_id in self._long_to_go
                 )[: -(-len(self._long_to_go) // LAGGARDS)]
                 everybody.append(sum(least) / len(least))
+            accepted.append(gained)
             tokens.append(grows * (num_rows + gained))
             if not self._is_crowded:
                 pace = until_last(everybody, self._most_left, len(self._long_to_go))
                 tokens[-1] += (1 - grows) * num_rows * pace
-        return tokens
+        return Worth(tokens, accepted)
 
     def _learn(self, outcome: Outcome) -> None:
         if not self.drafts_are_free:
@@ -245,20 +286,6 @@ class AdaptiveDepth:
             pairs = enumerate(zip(found.drafts, said, strict=False))
             right = next((place for place, (draft, token) in pairs if draft != token), len(said))
             self.record.learn(outcome.seq_id, _kinds(found)[: len(said)], right)
-
-
-def until_last(chances: Seq[float], num_left: int, num_rows: int) -> float:
-    """Tokens a round until the last of ``num_rows`` rows has said ``num_left``.
-
-    ``chances`` that each of a row's drafts is reached and accepted. Beside the mean, rows differ by
-    luck, of which the last has least; and in its last round it has use for a part of the drafts.
-    """
-    mean = 1 + sum(chances)
-    squares = sum((2 * place + 1) * chance for place, chance in enumerate(chances))
-    deviation = sqrt(max(0.0, squares - (mean - 1) ** 2))
-    rounds = num_left / mean
-    extreme = max(0.0, sqrt(2 * log(num_rows)) - 0.6)  # of so many normal deviates, roughly
-    return num_left / (rounds + extreme * deviation * sqrt(rounds) / mean + LAST_ROUND)
 
 
 def _kinds(found: Found) -> list[int]:

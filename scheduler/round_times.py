@@ -15,6 +15,7 @@ SAMPLES = 9  # times kept for each (rows, depth)
 ENOUGH = 3  # times before a depth counts as measured
 MOMENT = 32  # rounds within which times may be compared
 CAUTION = 0.3  # of a surcharge is added to it, over the root of the number of samples
+SLOW = 2.0  # times the median: what takes longer counts as that
 OUTDATED = 1.5  # ratios so many times the newest ones are forgotten
 SPARED = 0.3  # of a surcharge, where hardly any of the rows are left for which it is known
 SIMILAR = 2.0  # times as many rows at most: what is known of those is taken over
@@ -88,6 +89,14 @@ class Cell:
         times = [s for at, s in self.recent.get(depth, ()) if at > self.rounds - MOMENT]
         return median(times) if times else None
 
+    def plain_lately(self) -> float | None:
+        """Seconds of recent plain rounds in the mean, slow ones counted; None if there are none."""
+        plain = self.lately(0)
+        if plain is None:
+            return None
+        times = (s for at, s in self.recent[0] if at > self.rounds - MOMENT)
+        return fmean(min(seconds, SLOW * plain) for seconds in times)
+
     def plain(self) -> float | None:
         """Seconds of plain rounds, however long ago; None until there are enough."""
         times = self.recent.get(0, ())
@@ -155,6 +164,19 @@ class RoundTimes:
             plain = cell.plain()
             num_rows = other if other > SIMILAR * num_rows else num_rows
         return None if plain is None else plain * num_rows
+
+    def in_plain_rounds(self, num_rows: int, depth: int, seconds: float) -> float:
+        """What a round took, in plain rounds of the same moment, if there were any.
+
+        Else, machines changing their speed, what such rounds take otherwise.
+        """
+        cell = self.cell(num_rows)
+        if (plain := cell.plain_lately()) is not None:
+            return seconds / (plain * num_rows)
+        if (ratio := cell.ratios().get(depth)) is not None:
+            return ratio
+        known = self.plain_seconds(num_rows)
+        return 1.0 if known is None else seconds / known
 
     def guess(self, num_rows: int, depth: int) -> Guess:
         """Return what a round with ``depth`` drafts takes."""

@@ -65,6 +65,11 @@ class Trials:
         """Whether the round in flight is a trial or has drafts."""
         return self._stake is not None
 
+    def is_under_way(self, num_rows: int) -> bool:
+        """Whether a trial has begun that has to go on, for its first round tells nothing."""
+        tried = self._tried_with(num_rows)
+        return tried.current > 0 and tried.rounds < tried.least_end
+
     def forget_stake(self) -> None:
         """Another round begins."""
         self._stake = self._next_stake = None
