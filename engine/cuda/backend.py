@@ -13,7 +13,7 @@ from ..layers import Layer
 from ..pages import PageShape
 from ..recurrence.forms import RecurrenceForm
 from ..slots import SlotArray
-from . import exact_products, fused_block, paged_attention, product
+from . import exact_products, fused_block, fused_head, paged_attention, product
 from .attention_layer import CudaAttentionLayer
 from .compiled_body import CompiledBody
 from .delta import DeltaShape
@@ -76,6 +76,8 @@ class CudaBackend(Backend):
 
     def bind_products(self, model: Any) -> int:
         bound = exact_products.bind(model) if self.exact else product.bind(model)
+        if not self.exact:
+            bound += fused_head.bind(model)
         return bound + fused_block.bind(model, any_rows=self.exact)
 
     def why_not_exact(self, model: Any) -> str | None:

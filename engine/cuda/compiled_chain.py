@@ -1,7 +1,7 @@
 """Chains of drafts, judgement of the windows before them included, as one graph for each shape.
 
-    picked, windows -> accepted, following
-    following, hidden[accepted] -> step -> draft -> step -> draft ...
+    picked, windows, hidden -> following, last
+    following, last -> step -> draft -> step -> draft ...
 
 Step by step the host takes longer for a chain than the device.
 """
@@ -10,10 +10,13 @@ import mlx.core as mx
 
 from ..attention.layer import RunStep
 from ..batch import Int32s
-from ..drafting.offer import Unjudged, accept
+from ..drafting.offer import Unjudged
 from ..likeliest import likeliest_on_device
+from .accepting import accept, join
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
+from .compiled_body import MOST_ROWS
 from .compiled_window import padded
+from .device import on_device
 from .upload import Upload
 from .window import WindowArrays, splits_for
 
@@ -25,6 +28,8 @@ class CompiledChain:
         self._layer = layer
         self._run = run
         self._compiled = mx.compile(self._trace)
+        self._lengths = mx.ones((MOST_ROWS,), mx.int32)
+        mx.eval(self._lengths)
         self.undo()
 
     def undo(self) -> None:
@@ -36,7 +41,7 @@ class CompiledChain:
         batch = before.batch
         assert not batch.is_ragged
         tables = padded(tables)
-        packed = self._upload.write([batch.starts + 1, tables])
+        packed = self._upload.write([tables, batch.starts + 1])
         windows, last = self._compiled(
             before.picked, before.windows, before.hidden, packed, tables.shape[1]
         )
@@ -52,17 +57,18 @@ class CompiledChain:
         num_blocks: int,
     ) -> tuple[mx.array, mx.array]:
         rows, width = windows.shape
-        accepted, tokens = accept(picked.reshape(rows, width), windows[:, 1:])
-        last = mx.take_along_axis(hidden, accepted[:, None, None], axis=1)
-        size = rows * (1 + num_blocks)
-        starts, tables = mx.split(packed[:size], [rows])
-        starts = starts + accepted
-        tables = tables.reshape(rows, num_blocks)
+        size = rows * num_blocks
+        tokens, last, places = accept(picked, windows, hidden, packed[size : size + rows])
+        tables = on_device(packed[:size]).reshape(rows, num_blocks)
         num_splits = splits_for(num_blocks * self._layer.pages.block_size)
-        state, found = last, [tokens]
+        state, found = last[:, None], [tokens]
         for step in range(width - 1):
-            window = WindowArrays(starts + step, mx.ones_like(starts), tables, num_splits)
+            window = WindowArrays(places[step], self._ones(rows), tables, num_splits)
             state, logits = self._run(tokens, state, CudaPagedCache(self._layer, 1, window))
             tokens = likeliest_on_device(logits)
             found.append(tokens)
-        return mx.stack(found, axis=1).astype(mx.int32), last[:, 0]
+        return join(found), last
+
+    def _ones(self, rows: int) -> mx.array:
+        """A length for each of ``rows``, of those that are made once."""
+        return self._lengths[:rows] if rows <= MOST_ROWS else mx.ones((rows,), mx.int32)

@@ -16,7 +16,6 @@ from mlx_lm.models import llama, qwen3, qwen3_5, qwen3_moe, qwen3_next
 from . import chains, fusing, product
 from .attention_layer import CudaPagedCache
 from .delta_layer import CudaDeltaWindow
-from .device import on_device
 from .fused_attention import FusedAttention
 from .fused_delta import FusedDelta
 from .fused_feed_forward import FusedFeedForward
@@ -127,7 +126,7 @@ def bind(model: nn.Module, *, any_rows: bool = False) -> int:
         plan = {
             "mixer": None if isinstance(mixer, str) else mixer,
             "feed_forward": None if isinstance(feed_forward, str) else feed_forward,
-            "norms": tuple(map(_norm_of, norms)),
+            "norms": tuple(map(product.norm_of, norms)),
             "any_rows": any_rows,
             "starts": count % BLOCKS_AT_ONCE == BLOCKS_AT_ONCE - 1,
         }
@@ -180,9 +179,3 @@ def why_not_whole(model: nn.Module) -> str | None:
             part = "mixing" if block.mixer is None else "feed-forward"
             return f"the {part} part of {type(block).__name__}"
     return None
-
-
-def _norm_of(module: nn.RMSNorm) -> product.Norm:
-    epsilon = on_device(mx.array([module.eps], mx.float32))
-    mx.eval(epsilon)  # or each step would make it anew
-    return product.Norm(module.weight, epsilon)

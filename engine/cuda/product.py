@@ -14,6 +14,7 @@ from mlx import nn
 
 from ..quick_classes import exchange
 from . import wide_product
+from .device import on_device
 from .product_form import PARTS, Form, quickest
 from .source import Kernel
 
@@ -30,6 +31,13 @@ class Norm:
 
     weight: mx.array
     epsilon: mx.array
+
+
+def norm_of(module: nn.RMSNorm) -> Norm:
+    """Return what ``module`` computes, with an epsilon on the device."""
+    epsilon = on_device(mx.array([module.eps], mx.float32))
+    mx.eval(epsilon)  # or each step would make it anew
+    return Norm(module.weight, epsilon)
 
 
 def why_not(*weights: mx.array) -> str | None:

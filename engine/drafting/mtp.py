@@ -40,12 +40,17 @@ class MTPHead(nn.Module):
         ``embeddings`` of x[t + 1] and ``hidden`` of t are of that shape too. Rotary positions are
         ``cache.offset`` onwards, or 0 onwards without a cache; without a mask the cache makes it.
         """
-        entry = self.fc(
-            mx.concatenate(
-                [self.pre_fc_norm_embedding(embeddings), self.pre_fc_norm_hidden(hidden)], axis=-1
-            )
-        )
+        entry = self.enter(embeddings, hidden)
         if mask is None:
             mask = create_attention_mask(entry, cache)
         output: mx.array = self.norm(self.layers[0](entry, mask=mask, cache=cache))
         return output
+
+    def enter(self, embeddings: mx.array, hidden: mx.array) -> mx.array:
+        """Return what the decoder layer runs over, shaped like both."""
+        entry: mx.array = self.fc(
+            mx.concatenate(
+                [self.pre_fc_norm_embedding(embeddings), self.pre_fc_norm_hidden(hidden)], axis=-1
+            )
+        )
+        return entry

@@ -8,9 +8,13 @@ import pytest
 
 from engine import Engine, SamplingParams
 from engine.build import build_parts
+from engine.cuda import accepting
 from engine.cuda.attention_layer import CudaAttentionLayer
 from engine.cuda.compiled_chain import CompiledChain
 from engine.cuda.compiled_window import CompiledWindow
+from engine.cuda.fused_head import FusedHead
+from engine.drafting import offer
+from engine.drafting.mtp import MTPHead
 from engine.loading import DEMO_PROMPTS, load
 from engine.options import EngineOptions
 
@@ -90,3 +94,33 @@ def test_a_round_that_failed_leaves_nothing_to_the_graphs(model, monkeypatch) ->
     monkeypatch.setattr(CompiledChain, "__call__", failing)
     assert [answer.token_ids for answer in engine.generate(texts, GREEDY)] == undisturbed
     assert rounds > 8
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 2), (3, 5), (64, 4)])
+def test_one_launch_accepts_as_operations_do(rows, width) -> None:
+    numbers = np.random.default_rng(rows)
+    windows = numbers.integers(0, 3, (rows, width)).astype(np.int32)
+    picked = numbers.integers(0, 3, (rows, width)).astype(np.uint32)
+    hidden = mx.array(numbers.normal(size=(rows, width, 256)), mx.float32).astype(mx.bfloat16)
+    starts = numbers.integers(0, 900, rows).astype(np.int32)
+    accepted, token = offer.accept(mx.array(picked), mx.array(windows[:, 1:]))
+    following, last, places = accepting.accept(
+        mx.array(picked.reshape(-1)), mx.array(windows), hidden, mx.array(starts)
+    )
+    assert following.tolist() == token.tolist()
+    assert mx.array_equal(last, hidden[mx.arange(rows), accepted])
+    steps = np.arange(width - 1)[:, None]
+    assert places.tolist() == (starts + np.array(accepted) + steps).tolist()
+    joined = accepting.join([following, mx.array(picked[:, 0]), following])
+    assert joined.tolist() == np.stack([token, picked[:, 0], token], 1).tolist()
+
+
+def test_a_head_enters_by_halves_as_it_does_whole(model) -> None:
+    head = make_engine(model).parts.executor.drafter.head
+    assert type(head) is FusedHead
+    for rows, width in ((1, 1), (20, 3)):
+        shape = (rows, width, head.norm.weight.shape[0])
+        both = [mx.random.normal(shape, mx.bfloat16, key=mx.random.key(n)) for n in (0, 1)]
+        found = head.enter(*both).astype(mx.float32)
+        expected = MTPHead.enter(head, *both).astype(mx.float32)
+        assert mx.linalg.norm(found - expected) < 0.01 * mx.linalg.norm(expected)

@@ -6,11 +6,15 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from forced import Forced, parts_of
+from hypothesis import given
+from hypothesis import strategies as st
 
+from engine.batch import Batch, Window
 from engine.drafting.chain import Chain
-from engine.drafting.mtp_drafter import _chained_after
-from engine.drafting.offer import Offer
+from engine.drafting.mtp_drafter import _chained_after, _tables_after
+from engine.drafting.offer import Offer, Unjudged, WindowOffer
 from engine.engine import Engine
+from engine.forward_pass import judge, wanted_of
 from engine.sampling_params import SamplingParams
 from scheduler.round import Row
 
@@ -163,3 +167,49 @@ def test_an_offer_fits_rows_that_start_where_it_was_made_for_and_draft_no_more()
     assert offer.tokens([9, 4])[:, 0].tolist() == [6, 5]
     assert offer.tokens([4, 9])[0].tolist() == [5, 7]
     assert offer.read() == {4: (5, 7), 9: (6,)}
+
+
+def test_windows_that_are_whole_on_the_device_are_handed_to_their_rows() -> None:
+    offer = WindowOffer([4, 9], mx.array([[1, 5, 6], [2, 7, 8]], mx.int32))
+    assert offer.counts == {4: 2, 9: 2}
+    assert offer.windows([4, 9], 3).tolist() == [[1, 5, 6], [2, 7, 8]]
+    assert offer.windows([9], 2).tolist() == [[2, 7]]
+    assert offer.windows([9, 4], 3).tolist() == [[2, 7, 8], [1, 5, 6]]
+    assert offer.windows([4, 1], 3) is None
+    assert offer.windows([4, 9], 4) is None
+    assert offer.tokens([9, 4]).tolist() == [[7, 8], [5, 6]]
+    assert offer.read() == {4: (5, 6), 9: (7, 8)}
+
+
+def test_tables_of_chains_have_their_row_s_blocks_and_then_spare_ones() -> None:
+    blocks = ((10, 11, 12), (20, 21), (30,))
+    starts = (6, 3, 0)
+    rows = [
+        Row(seq_id, (5,), start, own)
+        for seq_id, (start, own) in enumerate(zip(starts, blocks, strict=True))
+    ]
+    batch = Batch([Window(row, (7,) * 3) for row in rows], 4, keep_order=True)
+    assert _tables_after(batch, 3, iter(range(90, 99))).tolist() == [
+        [10, 11, 12, 90],
+        [20, 21, 91, 0],
+        [30, 92, 0, 0],
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 2), max_size=4), st.lists(st.integers(0, 2), min_size=5)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_the_device_accepts_what_the_host_would(cases: list[tuple[list[int], list[int]]]) -> None:
+    rows = [Row(number, (1,), 8, (1, 2, 3, 4)) for number in range(len(cases))]
+    windows = [Window(row, tuple(drafts)) for row, (drafts, _) in zip(rows, cases, strict=True)]
+    batch = Batch(windows, 4, keep_order=True)
+    wanted, _ = wanted_of(batch)
+    said = [cases[want.window.row.seq_id][1][want.num_ahead] for want in wanted]
+    verdicts = judge(windows, wanted, said)
+    before = Unjudged(batch, mx.zeros((1,)), mx.array(said, mx.uint32), batch.tokens())
+    assert before.accepted.tolist() == [verdict.num_accepted for verdict in verdicts]
+    assert before.following.tolist() == [verdict.tokens[-1] for verdict in verdicts]
