@@ -26,7 +26,7 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from .acceptance_record import KINDS_OF_EVIDENCE, AcceptanceRecord, kind_of_evidence
-from .account import Account
+from .account import START, START_SECONDS, Account
 from .batch_end import until_last
 from .depth import Found
 from .round import Round, Verdict
@@ -195,7 +195,10 @@ class AdaptiveDepth:
     def _account(self, num_rows: int) -> Account:
         size = alike(num_rows)
         if (found := self._accounts.get(size)) is None:
-            found = self._accounts[size] = Account()
+            plain = self.times.plain_seconds(num_rows)
+            if plain is None:
+                return Account()  # plain rounds come first
+            found = self._accounts[size] = Account(max(START, START_SECONDS / plain))
         return found
 
     def _settle(self, num_rows: int, depth: int, accepted: int, seconds: float) -> None:

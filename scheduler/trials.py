@@ -1,7 +1,7 @@
 """Which depth beside the best is tried now and then, and what pays for that.
 
-Trials are paid from a *credit*: a START, SHARE of the time spent so far, and SHARE_OF_GAINS of the
-time that drafts have spared. Every trial is charged what it lost against the best depth known, so
+Trials are paid from a *credit*: START, SHARE of the time spent so far (both as of an account's), and
+SHARE_OF_GAINS of the time that drafts have spared. Every trial is charged what it lost against the best depth known, so
 what is lost by trying is bounded, however short or long the run. Plain rounds, with which all
 others are compared, are tried again on credit or not.
 """
@@ -10,10 +10,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from .account import SHARE, START, START_SECONDS
 from .round_times import ENOUGH, Guess, RoundTimes, alike
 
-START = 3.0  # plain rounds that trials may cost before anything was spent
-SHARE = 0.005  # of the time spent, for trials
+MOST_CHARGED = 4.0  # plain rounds a round: what is longer does work for once, as compiling
 SHARE_OF_GAINS = 0.2  # of the time that drafts have spared, likewise
 MOST_SAVED = 8.0  # plain rounds of credit
 ROUNDS_OF_TRIAL = 2  # the first of them is not timed: it does work that plain rounds left
@@ -117,13 +117,14 @@ class Trials:
         """Add the round's share to the credit, and what drafts spared or a trial has lost."""
         plain = self.times.plain_seconds(num_rows) or seconds
         if self.credit is None:
-            self.credit = START * plain
+            self.credit = max(START * plain, START_SECONDS)
         self.credit += SHARE * seconds
         if (stake := self._stake) is not None:
             spared = stake.tokens / stake.other_rate * plain - seconds
+            spared = max(spared, -MOST_CHARGED * plain)
             self.credit += min(0.0, spared) if stake.is_trial else SHARE_OF_GAINS * spared
             self._stake = None
-        self.credit = min(self.credit, MOST_SAVED * plain)
+        self.credit = min(self.credit, max(MOST_SAVED * plain, START_SECONDS))
         self._tried_with(num_rows).rounds += 1
 
     def _next(

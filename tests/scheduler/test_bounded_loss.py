@@ -12,7 +12,7 @@ from policy_rounds import found_by, row, run
 from scheduler import account
 from scheduler.account import Account
 from scheduler.adaptive_depth import AdaptiveDepth, Outcome
-from scheduler.trials import SHARE, START
+from scheduler.account import SHARE, START
 
 DEPTH = 4
 
