@@ -170,13 +170,8 @@ class RoundTimes:
 
         Else, machines changing their speed, what such rounds take otherwise.
         """
-        cell = self.cell(num_rows)
-        if (plain := cell.plain_lately()) is not None:
-            return seconds / (plain * num_rows)
-        if (ratio := cell.ratios().get(depth)) is not None:
-            return ratio
-        known = self.plain_seconds(num_rows)
-        return 1.0 if known is None else seconds / known
+        plain = self.cell(num_rows).plain_lately()
+        return self.guess(num_rows, depth).ratio if plain is None else seconds / (plain * num_rows)
 
     def guess(self, num_rows: int, depth: int) -> Guess:
         """Return what a round with ``depth`` drafts takes."""

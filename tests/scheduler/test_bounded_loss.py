@@ -142,6 +142,14 @@ def test_a_trial_ends_as_it_was_meant_to_though_its_first_round_spent_the_rest()
     assert policy.times.guess(2, 1).measured
 
 
+def test_where_no_plain_rounds_are_known_drafts_are_charged_what_they_take_elsewhere() -> None:
+    """Rounds of one row take no less than those of two, but nobody has seen any without drafts."""
+    policy = AdaptiveDepth(2)
+    setting = {"acceptance": lambda row, place: 0.7, "seconds": lambda depth: 1.0 + 0.2 * depth}
+    run(policy, num_rows=2, rounds=100, **setting)
+    assert run(policy, num_rows=1, rounds=25, **setting).count(0) <= 3
+
+
 def test_drafts_that_lose_with_many_rows_do_not_rest_with_few() -> None:
     policy = AdaptiveDepth(DEPTH)
     dear = Machine([0.4] * DEPTH, [0.0, 1.0, 2.0, 3.0, 4.0], begins=1.0, ends=1.0)
