@@ -17,8 +17,9 @@ each number of rows (``Account``): whatever was believed, drafts that lose rest.
 
 While plain rounds go on, all of this is thought over now and then only.
 
-Drafts that cost nothing to make (looked up, not computed) are always asked for, and ``affordable``
-decides once they are in hand. Whether they would have been accepted is seen without running them.
+Drafts that cost nothing to make (looked up, not computed) are asked for unless already that costs
+more than they bring (``Looking``), and ``affordable`` decides once they are in hand. Whether they
+would have been accepted is seen without running them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,7 @@ from .acceptance_record import KINDS_OF_EVIDENCE, AcceptanceRecord, kind_of_evid
 from .account import START, START_SECONDS, Account
 from .batch_end import until_last
 from .depth import Found
+from .looking import Looking
 from .round import Round, Verdict
 from .round_times import RoundTimes, alike
 from .sequence import Sequence
@@ -89,15 +91,17 @@ class AdaptiveDepth:
         self._next_rests = False  # nor in the one after it, if that is decided
         self._last_rows = 0
         self._accounts: dict[int, Account] = {}
-        self._expected: tuple[float, float] | None = (
-            None  # Worth of the round in flight, if drafted
-        )
+        self._looking: dict[int, Looking] = {}
+        self._runs_ahead = False  # as far as anybody has asked for it: else looking costs nothing
+        # Worth of the round in flight, if drafted
+        self._expected: tuple[float, float] | None = None
 
     def depths(self, sequences: Seq[Sequence], num_waiting: int = 0) -> Seq[int]:
         """Return how many drafts each of the round's decoding rows carries."""
         self.trials.forget_stake()
         self._next_rests = False
-        self._rests = self._skips(len(sequences), is_crowded=num_waiting > 0)
+        num_rows = len(sequences)
+        self._rests = self._skips(num_rows, is_crowded=num_waiting > 0) or self._spares(num_rows)
         if self._rests:
             return [0] * len(sequences)
         left = [one.request.max_tokens - one.num_generated for one in sequences]
@@ -116,6 +120,7 @@ class AdaptiveDepth:
 
     def rests(self, sequences: Seq[Sequence], num_waiting: int = 0) -> bool:
         """Decide that the round after the one in flight drafts nothing; False decides nothing."""
+        self._runs_ahead = True
         hopes = self._skipped, self._hopeless, self._last_rows, self._is_crowded
         kept = self.trials.look_ahead(len(sequences))
         rested = self._rests
@@ -156,7 +161,9 @@ class AdaptiveDepth:
 
     def observe_round(self, round_: Round, verdicts: Seq[Verdict], seconds: float) -> None:
         """Learn from a round as it was executed; one with prompt chunks says nothing of depths."""
-        if self._rests and self._skipped % SEEN:
+        if self._runs_ahead and self.drafts_are_free and not (self._found or self._last_depth):
+            self._looking_with(len(round_.rows)).add(seconds, looked=not self._rests)
+        if self._rests and (self._skipped % SEEN or self._spares(self._last_rows)):
             self._count_only(seconds)
         elif all(row.samples and len(row.tokens) == 1 for row in round_.rows):
             has_drafts = bool(self._found) or any(v.num_drafted for v in verdicts)
@@ -189,6 +196,19 @@ class AdaptiveDepth:
         self._skipped += 1
         return True
 
+    def _spares(self, num_rows: int) -> bool:
+        """Whether it is spared to look for drafts: that costs more than they have brought."""
+        if not (self.drafts_are_free and self._runs_ahead):
+            return False
+        looking = self._looking_with(num_rows)
+        return looking.should_rest or (looking.price > 0 and self._account(num_rows).rests)
+
+    def _looking_with(self, num_rows: int) -> Looking:
+        size = alike(num_rows)
+        if (found := self._looking.get(size)) is None:
+            found = self._looking[size] = Looking()
+        return found
+
     def _note_hopes(self, *, is_hopeless: bool) -> None:
         self._skipped, self._hopeless = 0, self._hopeless + 1 if is_hopeless else 0
 
@@ -205,13 +225,19 @@ class AdaptiveDepth:
         """Count what a round brought and took; others than its rows' coming and going may not."""
         account, expected = self._account(num_rows), self._expected
         self._expected = None
+        price = 0.0
+        if self.drafts_are_free and not self._rests:
+            price = self._looking_with(num_rows).price
         if not (depth or self._last_depth) or self._rows_before not in (0, num_rows):
-            account.wait()
+            if price:
+                account.settle(1.0, 1.0 + price)
+            else:
+                account.wait()
             return
         brought = 1 + accepted / num_rows
         if expected is not None and expected[1] > 0:
             brought = 1 + (expected[0] / num_rows - 1) * accepted / expected[1]
-        account.settle(brought, self.times.in_plain_rounds(num_rows, depth, seconds))
+        account.settle(brought, self.times.in_plain_rounds(num_rows, depth, seconds) + price)
 
     def _decide(self, num_rows: int, worth: Worth) -> int:
         """Return the depth of a round that is to bring ``worth``, or a trial's."""

@@ -1,9 +1,9 @@
 """Which depth beside the best is tried now and then, and what pays for that.
 
-Trials are paid from a *credit*: START, SHARE of the time spent so far (both as of an account's), and
-SHARE_OF_GAINS of the time that drafts have spared. Every trial is charged what it lost against the best depth known, so
-what is lost by trying is bounded, however short or long the run. Plain rounds, with which all
-others are compared, are tried again on credit or not.
+Trials are paid from a *credit*: START, SHARE of the time spent so far (both are an account's), and
+SHARE_OF_GAINS of the time that drafts have spared. Every trial is charged what it lost against the
+best depth known, so what is lost by trying is bounded, however short or long the run. Plain rounds,
+with which all others are compared, are tried again on credit or not.
 """
 
 from collections.abc import Sequence as Seq

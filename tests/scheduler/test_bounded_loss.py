@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from policy_rounds import found_by, row, run
 
 from scheduler import account
-from scheduler.account import Account
+from scheduler.account import SHARE, START, Account
 from scheduler.adaptive_depth import AdaptiveDepth, Outcome
-from scheduler.account import SHARE, START
 
 DEPTH = 4
 
