@@ -208,3 +208,22 @@ def test_found_drafts_that_do_not_pay_cost_no_run_more_than_its_share() -> None:
             policy, num_rows=8, num_drafting=3, right=0.8, rounds=rounds, seconds=seconds
         )
         assert total[0] - said / 8 <= START + SHARE * total[0] + 1  # for bad luck
+
+
+def test_what_compiling_takes_ends_no_trial_where_rounds_are_short() -> None:
+    seen: set[int] = set()
+
+    def seconds(depth):
+        first = depth not in seen
+        seen.add(depth)
+        return (30.0 if first and depth else 1.0 + 1.1 * bool(depth) + 0.1 * depth) * 0.001
+
+    depths = run(
+        AdaptiveDepth(4),
+        num_rows=1,
+        acceptance=lambda row, position: 0.9,
+        seconds=seconds,
+        rounds=400,
+    )
+    assert seen == {0, 1, 2, 3, 4}
+    assert depths[-100:].count(4) > 80
