@@ -50,9 +50,9 @@ class AcceptanceRecord:
         if len(self._rows) > MAX_ROWS_KNOWN:
             self._rows.popitem(last=False)
 
-    def fade(self) -> None:
-        """A round without drafts has passed: of what rows did with theirs a little is forgotten."""
-        self._num_plain += 1
+    def fade(self, count: int = 1) -> None:
+        """Rounds without drafts have passed: of what rows did with theirs a little is forgotten."""
+        self._num_plain += count
 
     def _known(self, seq_id: int) -> tuple[float, float]:
         """How many drafts of a row were accepted and how many were to be expected, lately."""

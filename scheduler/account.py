@@ -27,9 +27,9 @@ class Account:
         self._balance = start
         self.rests = False
 
-    def wait(self) -> None:
-        """A plain round has passed."""
-        self._add(SHARE)
+    def wait(self, count: int = 1) -> None:
+        """So many plain rounds have passed."""
+        self._add(SHARE * count)
 
     def settle(self, brought: float, took: float) -> None:
         """A round with drafts, or the one after it, brought and took so many plain rounds."""

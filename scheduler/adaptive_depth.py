@@ -32,7 +32,7 @@ from .batch_end import until_last
 from .depth import Found
 from .looking import Looking
 from .round import Round, Verdict
-from .round_times import RoundTimes, alike
+from .round_times import FIRST_AHEAD, RoundTimes, alike
 from .sequence import Sequence
 from .trials import Trials
 
@@ -45,6 +45,7 @@ LONG_TO_GO = 0.75  # of the most tokens that a row has to go
 LAGGARDS = 2  # one in so many of those rows: they are the last to end
 HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
 MOST_SKIPPED = 24  # rounds in which drafts are not thought of, where they were hopeless
+MOST_IDLE = 16  # of these rounds are counted at once
 SEEN = 4  # one in so many of these is timed: Python between two rounds slows the next one down
 LEAST_CHANCE = 0.05  # that a draft is reached and accepted, for a row to carry it
 
@@ -92,6 +93,7 @@ class AdaptiveDepth:
         self._last_rows = 0
         self._accounts: dict[int, Account] = {}
         self._looking: dict[int, Looking] = {}
+        self._idle_rounds, self._idle_seconds = 0, 0.0  # that are to be counted
         self._runs_ahead = False  # as far as anybody has asked for it: else looking costs nothing
         # Worth of the round in flight, if drafted
         self._expected: tuple[float, float] | None = None
@@ -104,6 +106,7 @@ class AdaptiveDepth:
         self._rests = self._skips(num_rows, is_crowded=num_waiting > 0) or self._spares(num_rows)
         if self._rests:
             return [0] * len(sequences)
+        self._count_idle()
         left = [one.request.max_tokens - one.num_generated for one in sequences]
         self._most_left = max(left, default=0)
         pairs = zip(sequences, left, strict=True)
@@ -120,8 +123,15 @@ class AdaptiveDepth:
 
     def rests(self, sequences: Seq[Sequence], num_waiting: int = 0) -> bool:
         """Decide that the round after the one in flight drafts nothing; False decides nothing."""
-        self._runs_ahead = True
+        self._runs_ahead, self.times.first_draft = True, FIRST_AHEAD
         hopes = self._skipped, self._hopeless, self._last_rows, self._is_crowded
+        crowded = num_waiting > 0
+        if self._skips(len(sequences), is_crowded=crowded):
+            self.trials.rest_ahead()
+            self._next_rests = True
+            return True
+        self._skipped, self._hopeless, self._last_rows, self._is_crowded = hopes
+        self._count_idle()
         kept = self.trials.look_ahead(len(sequences))
         rested = self._rests
         rests = not any(self.depths(sequences, num_waiting))
@@ -137,6 +147,7 @@ class AdaptiveDepth:
         ``found`` are those of the rows that have any, of ``num_rows`` decoding rows.
         """
         self.trials.forget_stake()
+        self._count_idle()
         self._found = {one.seq_id: one for one in found}
         chances = {one.seq_id: self._chances(one.seq_id, _kinds(one)) for one in found}
         worth = self._worth(num_rows, chances)
@@ -147,6 +158,7 @@ class AdaptiveDepth:
 
     def observe(self, num_rows: int, seconds: float, outcomes: Iterable[Outcome]) -> None:
         """Learn from a round of decoding rows alone that took ``seconds``."""
+        self._count_idle()
         deepest = accepted = 0
         for outcome in outcomes:
             deepest = max(deepest, outcome.num_drafted)
@@ -164,7 +176,7 @@ class AdaptiveDepth:
         if self._runs_ahead and self.drafts_are_free and not (self._found or self._last_depth):
             self._looking_with(len(round_.rows)).add(seconds, looked=not self._rests)
         if self._rests and (self._skipped % SEEN or self._spares(self._last_rows)):
-            self._count_only(seconds)
+            self._idle(seconds)
         elif all(row.samples and len(row.tokens) == 1 for row in round_.rows):
             has_drafts = bool(self._found) or any(v.num_drafted for v in verdicts)
             outcomes = [
@@ -176,13 +188,23 @@ class AdaptiveDepth:
         self._rests, self._next_rests = self._next_rests, False
         self.trials.next_round()
 
-    def _count_only(self, seconds: float) -> None:
+    def _idle(self, seconds: float) -> None:
         """A round has passed in which drafts were not thought of."""
+        if self._rows_before != self._last_rows or self._idle_rounds >= MOST_IDLE:
+            self._count_idle()
         self._last_depth, self._rows_before = 0, self._last_rows
-        self.times.cell(self._last_rows).rounds += 1
-        self.trials.rest(self._last_rows, seconds)
-        self._account(self._last_rows).wait()
-        self.record.fade()
+        self._idle_rounds += 1
+        self._idle_seconds += seconds
+
+    def _count_idle(self) -> None:
+        """Count such rounds, all of as many rows, in what is thought of drafts."""
+        count, seconds = self._idle_rounds, self._idle_seconds
+        if count:
+            self._idle_rounds, self._idle_seconds = 0, 0.0
+            self.times.cell(self._rows_before).rounds += count
+            self.trials.rest(self._rows_before, seconds, count)
+            self._account(self._rows_before).wait(count)
+            self.record.fade(count)
 
     def _skips(self, num_rows: int, *, is_crowded: bool) -> bool:
         """Whether drafts were hopeless lately, in rounds like this one; counts them."""

@@ -20,6 +20,7 @@ OUTDATED = 1.5  # ratios so many times the newest ones are forgotten
 SPARED = 0.3  # of a surcharge, where hardly any of the rows are left for which it is known
 SIMILAR = 2.0  # times as many rows at most: what is known of those is taken over
 FIRST_DRAFT = 0.4  # of the first draft's surcharge is for drafting at all, however deep
+FIRST_AHEAD = 0.85  # likewise where plain rounds run ahead of the host, and others do not
 ASSUMED, ASSUMED_PER_ROW, MOST_ASSUMED = 0.25, 1 / 32, 1.0  # of a plain round, for each draft
 DOUBT_MEASURED, DOUBT_FAR, DOUBT_ASSUMED = 0.7, 0.4, 0.4  # of a guessed surcharge: maybe so little
 
@@ -133,6 +134,7 @@ class RoundTimes:
 
     def __init__(self) -> None:
         self._cells: dict[int, Cell] = {}
+        self.first_draft = FIRST_DRAFT
 
     def cell(self, num_rows: int) -> Cell:
         """What is known of rounds with so many rows."""
@@ -190,7 +192,7 @@ class RoundTimes:
                 scale = 1 - SPARED * max(0.0, 1 - alike(num_rows) / known[0])
             ratio = 1 + scale * (others[depth] - 1)
         elif max(len(ratios), len(others)) > 1:
-            ratio = _along(ratios if len(ratios) > 1 else others, depth)
+            ratio = _along(ratios if len(ratios) > 1 else others, depth, self.first_draft)
         else:
             price = min(MOST_ASSUMED, ASSUMED + ASSUMED_PER_ROW * num_rows) * depth
             return Guess(1 + price, 1 + DOUBT_ASSUMED * price, measured=False, trusted=False)
@@ -233,18 +235,21 @@ def _scale(ratios: dict[int, float], others: dict[int, float]) -> float | None:
     return max(0.0, median((ratios[d] - 1) / (others[d] - 1) for d in shared))
 
 
-def _along(ratios: dict[int, float], depth: int) -> float:
-    """The ratio at ``depth`` on the line through those of the nearest depths."""
+def _along(ratios: dict[int, float], depth: int, first: float) -> float:
+    """The ratio at ``depth`` on the line through those of the nearest depths.
+
+    ``first``: such a share of one draft's surcharge is for drafting at all.
+    """
     known = [one for one in ratios if one > 0]
     if depth < known[0]:
-        share = FIRST_DRAFT + (1 - FIRST_DRAFT) * depth / known[0]
+        share = first + (1 - first) * depth / known[0]
         return 1 + share * (ratios[known[0]] - 1)
     if depth > known[-1]:
         last = known[-1]
         if len(known) > 1:
             slope = (ratios[last] - ratios[known[-2]]) / (last - known[-2])
         else:
-            slope = (1 - FIRST_DRAFT) * (ratios[last] - 1) / last
+            slope = (1 - first) * (ratios[last] - 1) / last
         return ratios[last] + max(0.0, slope) * (depth - last)
     low = max(one for one in known if one < depth)
     high = min(one for one in known if one > depth)

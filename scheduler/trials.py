@@ -107,11 +107,15 @@ class Trials:
             self._stake = _Stake(tokens[best], rates[0], is_trial=False)
         return best
 
-    def rest(self, num_rows: int, seconds: float) -> None:
-        """Add the share of a plain round that was not thought of."""
+    def rest_ahead(self) -> None:
+        """The round after the one in flight tries nothing."""
+        self._next_stake = None
+
+    def rest(self, num_rows: int, seconds: float, count: int) -> None:
+        """Add the share of so many plain rounds that were not thought of."""
         if self.credit is not None:
             self.credit += SHARE * seconds
-        self._tried_with(num_rows).rounds += 1
+        self._tried_with(num_rows).rounds += count
 
     def end_round(self, num_rows: int, seconds: float) -> None:
         """Add the round's share to the credit, and what drafts spared or a trial has lost."""

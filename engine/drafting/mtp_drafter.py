@@ -34,6 +34,7 @@ _start: Callable[..., None] = mx.async_eval  # mlx does not type it
 
 SHIFT = 1  # page positions after rotary positions
 MOST_BEHIND = 64  # rounds without drafts of a row that are taken in together
+IN_ORDER = 2  # times as many where the host's time is what that takes
 SHORT = 16  # tokens: rows of windows up to here decode, and will be back next round
 
 
@@ -200,10 +201,14 @@ class MTPDrafter(Drafter):
             self._behind.cut(row.seq_id, row.start)
 
     def _goes_on_behind(self, rows: Sequence[Row]) -> bool:
-        return self._behind.longest < MOST_BEHIND and self._behind.goes_on(rows)
+        return self._behind.longest < self._most_behind and self._behind.goes_on(rows)
 
     def _may_wait(self, view: BatchView) -> bool:
-        return view.batch.width == 1 and self._behind.most(view.rows) < MOST_BEHIND
+        return view.batch.width == 1 and self._behind.most(view.rows) < self._most_behind
+
+    @property
+    def _most_behind(self) -> int:
+        return MOST_BEHIND * (IN_ORDER if self.in_order else 1)
 
     def _keep(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         known, self._last = self._last, None

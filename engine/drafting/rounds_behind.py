@@ -16,6 +16,7 @@ import numpy as np
 from scheduler.round import UNKNOWN, Row
 
 from ..batch import Window
+from ..cuda import device, gathering
 
 
 class _Line(NamedTuple):
@@ -201,17 +202,20 @@ class RoundsBehind:
 
 def _gather(stretches: Sequence[Sequence[_Line]]) -> tuple[mx.array, mx.array]:
     """Tokens and hidden states of rows of several rounds, side by side."""
-    rounds: dict[int, tuple[_Line, int]] = {}  # by identity, with the rows before its own
-    count = 0
+    rounds: dict[int, tuple[_Line, int]] = {}  # by identity, numbered
     for lines in stretches:
         for line in lines:
-            if id(line.hidden) not in rounds:
-                rounds[id(line.hidden)] = line, count
-                count += line.hidden.shape[0]
-    numbers = np.zeros((len(stretches), max(map(len, stretches))), np.int32)
+            rounds.setdefault(id(line.hidden), (line, len(rounds)))
+    arrays = np.zeros((len(stretches), max(map(len, stretches))), np.int32)
+    rows = np.zeros_like(arrays)
     for number, lines in enumerate(stretches):
-        numbers[number, : len(lines)] = [rounds[id(one.hidden)][1] + one.number for one in lines]
-    places = mx.array(numbers)
-    tokens = mx.concatenate([line.tokens[:, 0] for line, _ in rounds.values()])
-    hidden = mx.concatenate([line.hidden[:, 0] for line, _ in rounds.values()])
-    return tokens[places], hidden[places]
+        arrays[number, : len(lines)] = [rounds[id(one.hidden)][1] for one in lines]
+        rows[number, : len(lines)] = [one.number for one in lines]
+    tokens = [line.tokens for line, _ in rounds.values()]
+    hidden = [line.hidden for line, _ in rounds.values()]
+    if device.is_default() and gathering.takes(tokens, hidden):
+        return gathering.gather(tokens, hidden, arrays, rows)
+    counts = np.array([one.shape[0] for one in hidden], np.int32)
+    places = mx.array((np.cumsum(counts, dtype=np.int32) - counts)[arrays] + rows)
+    joined = mx.concatenate([one[:, 0] for one in tokens])[places]
+    return joined, mx.concatenate([one[:, 0] for one in hidden])[places]

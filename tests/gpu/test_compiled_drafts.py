@@ -8,7 +8,7 @@ import pytest
 
 from engine import Engine, SamplingParams
 from engine.build import build_parts
-from engine.cuda import accepting
+from engine.cuda import accepting, gathering
 from engine.cuda.attention_layer import CudaAttentionLayer
 from engine.cuda.compiled_chain import CompiledChain
 from engine.cuda.compiled_window import CompiledWindow
@@ -124,3 +124,22 @@ def test_a_head_enters_by_halves_as_it_does_whole(model) -> None:
         found = head.enter(*both).astype(mx.float32)
         expected = MTPHead.enter(head, *both).astype(mx.float32)
         assert mx.linalg.norm(found - expected) < 0.01 * mx.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("count", [1, 9, gathering.MOST])
+def test_one_launch_gathers_from_many_arrays(count) -> None:
+    numbers = np.random.default_rng(count)
+    sizes = numbers.integers(1, 6, count).tolist()
+    hidden = [
+        mx.random.normal((size, 1, 256), mx.bfloat16, key=mx.random.key(size)) for size in sizes
+    ]
+    tokens = [mx.array(numbers.integers(0, 99, (size, 1)), mx.int32) for size in sizes]
+    assert gathering.takes(tokens, hidden)
+    arrays = numbers.integers(0, count, (3, 70)).astype(np.int32)
+    rows = (numbers.integers(0, 99, arrays.shape) % np.array(sizes)[arrays]).astype(np.int32)
+    found = gathering.gather(tokens, hidden, arrays, rows)
+    for line in range(3):
+        for place in range(70):
+            array, row = int(arrays[line, place]), int(rows[line, place])
+            assert found[0][line, place].item() == tokens[array][row, 0].item()
+            assert mx.array_equal(found[1][line, place], hidden[array][row, 0]).item()

@@ -30,6 +30,7 @@ def test_rounds_in_which_drafts_are_not_thought_of_are_counted_and_seldom_timed(
     policy = AdaptiveDepth(4)
     setting = {"num_rows": 4, "acceptance": 0.3, "seconds": lambda depth: 1.0 + depth}
     run_ahead(policy, rounds=100, **setting)
+    policy._count_idle()
     cell, timed = policy.times.cell(4), [0]
     before, tried = cell.rounds, policy.trials._tried_with(4).rounds
     add = policy.times.add
@@ -42,6 +43,7 @@ def test_rounds_in_which_drafts_are_not_thought_of_are_counted_and_seldom_timed(
     run_ahead(policy, rounds=100, **setting)
 
     assert cell.rounds - before > 90  # but where rows come or go, or drafts were just tried
+    policy._count_idle()
     assert policy.trials._tried_with(4).rounds == tried + 100
     assert timed[0] < 45
 
@@ -57,6 +59,7 @@ def test_rounds_that_rest_are_decided_early_and_those_that_draft_when_their_turn
     # that one is to draft is foreseen, too: in vain now and then only
     assert sum(not (before or depth or is_early) for before, depth, is_early in rounds) < 3
     assert early.count(True) > 1800
+    policy._count_idle()
     assert policy.trials._tried_with(4).rounds == 2000
 
 
