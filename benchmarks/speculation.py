@@ -36,6 +36,7 @@ from .pairs import ratio_of
 ROWS = (1, 2, 4, 8, 16, 32)
 DRAFTERS = ("mtp", "peer", "lookup")
 DEPTHS = ("1", "2", "3", "4", "auto")
+RESTS = "off"  # a drafter that never drafts: what it costs to have one
 MOST_DRAFTS = 4
 TOKENS = {1: 48, 2: 40, 4: 32, 8: 24, 16: 20, 32: 16}  # an answer's, in a table
 LEAST_ROUNDS = 5  # however little time there is
@@ -250,7 +251,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--table", action="store_true", help="fewer tokens for more rows")
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
-    parser.add_argument("--depths", nargs="+", default=list(DEPTHS), choices=DEPTHS)
+    depths = (*DEPTHS, RESTS)
+    parser.add_argument("--depths", nargs="+", default=list(DEPTHS), choices=depths)
     parser.add_argument("--drafters", nargs="+", default=None, choices=DRAFTERS)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--minutes", type=float, default=None, help="for all rounds together")

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 SAMPLES = 9  # times kept for each (rows, depth)
 ENOUGH = 3  # times before a depth counts as measured
-MOMENT = 32  # rounds within which times may be compared
+MOMENT = 8  # rounds within which times may be compared
+NEAREST = 3  # times, of the newest, that stand for a moment
+SHIFTED = 1.25  # times so many times as long, before and after: the machine has changed its speed
 CAUTION = 0.3  # of a surcharge is added to it, over the root of the number of samples
 SLOW = 2.0  # times the median: what takes longer counts as that
 OUTDATED = 1.5  # ratios so many times the newest ones are forgotten
@@ -35,6 +37,29 @@ class Guess(NamedTuple):
     far: bool = False  # those were of many more rows: it is likely to be less
 
 
+@dataclass(slots=True, eq=False)
+class Compared:
+    """What a round with drafts took over a plain one of the same moment.
+
+    It lies between plain rounds, or a plain one between such as itself: those on both sides have to
+    agree. Until the other side has been seen the ratio is believed.
+    """
+
+    ratio: float
+    at: int  # the number of the round that was timed first
+    seconds: float
+    plain: float  # seconds, of the side that has been seen
+    awaits: int | None  # the depth of the other side; None once it has been seen
+
+    def agrees(self, depth: int, seconds: float) -> bool:
+        """See the other side; whether the machine is as fast there."""
+        known = self.seconds if depth else self.plain
+        self.awaits = None
+        if not depth:
+            self.ratio = self.seconds / fmean((self.plain, seconds))
+        return max(known, seconds) <= SHIFTED * min(known, seconds)
+
+
 @dataclass(slots=True)
 class Cell:
     """What is known of rounds with so many rows, by depth.
@@ -44,9 +69,10 @@ class Cell:
 
     rounds: int = 0
     recent: dict[int, deque[tuple[int, float]]] = field(default_factory=dict)  # (round, seconds)
-    compared: dict[int, deque[float]] = field(default_factory=dict)  # over a plain round's time
+    compared: dict[int, deque[Compared]] = field(default_factory=dict)
     left_over: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     _waiting: dict[int, deque[tuple[int, float]]] = field(default_factory=dict)  # for plain rounds
+    _num_unsure: int = 0  # no fewer than wait for their other side
     _ratios: dict[int, float] | None = None  # until something is added
 
     def add(self, depth: int, seconds: float) -> None:
@@ -56,6 +82,8 @@ class Cell:
         with another that is known.
         """
         self._ratios = None
+        if self._num_unsure:
+            self._see_other_side(depth, seconds)
         self.recent.setdefault(depth, deque(maxlen=SAMPLES)).append((self.rounds, seconds))
         if depth:
             self._waiting.setdefault(depth, deque(maxlen=ENOUGH)).append((self.rounds, seconds))
@@ -63,20 +91,35 @@ class Cell:
             return  # as after most rounds
         if (plain := self.lately(0)) is not None:
             for waiting in self._waiting:
-                self._compare_waiting(waiting, 1 / plain)
+                self._compare_waiting(waiting, plain, awaits=waiting if not depth else 0)
         elif len(self.compared.get(depth, ())) < ENOUGH:
             for other, ratios in tuple(self.compared.items()):
                 time = self.lately(other)
                 if other != depth and len(ratios) >= ENOUGH and time is not None:
-                    self._compare_waiting(depth, median(ratios) / time)
+                    ratio = median(one.ratio for one in ratios)
+                    self._compare_waiting(depth, time / ratio, awaits=None)
 
-    def _compare_waiting(self, depth: int, scale: float) -> None:
+    def _compare_waiting(self, depth: int, plain: float, awaits: int | None) -> None:
         """Keep what times of this moment are in plain rounds."""
         times = self._waiting.get(depth, deque())
         while times:
             at, seconds = times.popleft()
             if at > self.rounds - MOMENT:
-                self._compare(depth, seconds * scale)
+                self._num_unsure += awaits is not None
+                self._compare(depth, Compared(seconds / plain, at, seconds, plain, awaits))
+
+    def _see_other_side(self, depth: int, seconds: float) -> None:
+        """Let what waits for a time like this one be judged; what does not agree is forgotten."""
+        unsure = 0
+        for ratios in self.compared.values():
+            for one in tuple(ratios):
+                if one.awaits == depth:
+                    if one.at <= self.rounds - MOMENT:
+                        one.awaits = None  # whatever has changed did so since
+                    elif not one.agrees(depth, seconds):
+                        ratios.remove(one)
+                unsure += one.awaits is not None
+        self._num_unsure = unsure
 
     def add_after_drafts(self, seconds: float) -> None:
         """Keep what a plain round takes that does work which drafts have left."""
@@ -86,17 +129,17 @@ class Cell:
             self.left_over.append(seconds / plain - 1)
 
     def lately(self, depth: int) -> float | None:
-        """Seconds of recent rounds at ``depth``; None if there were none."""
+        """Seconds of the newest rounds at ``depth``; None if there were none lately."""
         times = [s for at, s in self.recent.get(depth, ()) if at > self.rounds - MOMENT]
-        return median(times) if times else None
+        return median(times[-NEAREST:]) if times else None
 
     def plain_lately(self) -> float | None:
         """Seconds of recent plain rounds in the mean, slow ones counted; None if there are none."""
         plain = self.lately(0)
         if plain is None:
             return None
-        times = (s for at, s in self.recent[0] if at > self.rounds - MOMENT)
-        return fmean(min(seconds, SLOW * plain) for seconds in times)
+        times = [s for at, s in self.recent[0] if at > self.rounds - MOMENT]
+        return fmean(min(seconds, SLOW * plain) for seconds in times[-NEAREST:])
 
     def plain(self) -> float | None:
         """Seconds of plain rounds, however long ago; None until there are enough."""
@@ -115,17 +158,19 @@ class Cell:
         for depth in sorted(self.compared):
             samples = self.compared[depth]
             if len(samples) >= ENOUGH:
-                surcharge = max(0.0, median(samples) - 1) * (1 + CAUTION / len(samples) ** 0.5)
+                surcharge = max(0.0, median(one.ratio for one in samples) - 1) * (
+                    1 + CAUTION / len(samples) ** 0.5
+                )
                 found[depth] = 1 + surcharge + left_over
         return _rising(found)
 
-    def _compare(self, depth: int, ratio: float) -> None:
+    def _compare(self, depth: int, new: Compared) -> None:
         """Keep a ratio. Several that are far smaller outdate larger ones: drafts became cheaper."""
         kept = self.compared.setdefault(depth, deque(maxlen=SAMPLES))
-        kept.append(ratio)
-        newest = max(list(kept)[-ENOUGH:])
-        if len(kept) > ENOUGH and max(kept) > OUTDATED * newest:
-            recent = [one for one in kept if one <= OUTDATED * newest]
+        kept.append(new)
+        newest = OUTDATED * max(one.ratio for one in list(kept)[-ENOUGH:])
+        if len(kept) > ENOUGH and max(one.ratio for one in kept) > newest:
+            recent = [one for one in kept if one.ratio <= newest]
             self.compared[depth] = deque(recent, maxlen=SAMPLES)
 
 

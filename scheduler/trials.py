@@ -3,7 +3,8 @@
 Trials are paid from a *credit*: START, SHARE of the time spent so far (both are an account's), and
 SHARE_OF_GAINS of the time that drafts have spared. Every trial is charged what it lost against the
 best depth known, so what is lost by trying is bounded, however short or long the run. Plain rounds,
-with which all others are compared, are tried again on credit or not.
+with which all others are compared, are tried again on credit or not, and soon after drafts have
+begun to pay.
 """
 
 from collections.abc import Sequence as Seq
@@ -19,6 +20,7 @@ MOST_SAVED = 8.0  # plain rounds of credit
 ROUNDS_OF_TRIAL = 2  # the first of them is not timed: it does work that plain rounds left
 LONG_TRIAL = ROUNDS_OF_TRIAL + ENOUGH - 1  # rounds, of what is not measured, as credit lasts
 FIRST_RETRY, LAST_RETRY = 32, 256  # rounds between trials of a depth that did not pay
+FIRST_CHECK = 2  # rounds with drafts, where there were none before, until a plain one is timed
 CHECK_AFTER = 12  # rounds between trials where only batches of other sizes are known
 
 
@@ -30,6 +32,7 @@ class _Tried:
     current: int = 0
     end: int = 0  # the number of rounds at which the current one ends
     least_end: int = 0  # likewise, where there is no credit left
+    pays: bool = False  # drafts do, as far as is known
     retry_at: dict[int, int] = field(default_factory=dict)
     retry_gap: dict[int, int] = field(default_factory=dict)
 
@@ -37,6 +40,7 @@ class _Tried:
 class _Stake(NamedTuple):
     """What a round with drafts, or a trial, is to bring, and at which rate that goes without it."""
 
+    depth: int
     tokens: float
     other_rate: float  # tokens a plain round's time
     is_trial: bool
@@ -101,10 +105,10 @@ class Trials:
         rates = [brings / guess.ratio for brings, guess in zip(tokens, guesses, strict=True)]
         tried = self._next(num_rows, tokens, guesses, best, rates[best])
         if tried is not None:
-            self._stake = _Stake(tokens[tried], rates[best], is_trial=True)
+            self._stake = _Stake(tried, tokens[tried], rates[best], is_trial=True)
             return tried
         if best:
-            self._stake = _Stake(tokens[best], rates[0], is_trial=False)
+            self._stake = _Stake(best, tokens[best], rates[0], is_trial=False)
         return best
 
     def rest_ahead(self) -> None:
@@ -124,8 +128,8 @@ class Trials:
             self.credit = max(START * plain, START_SECONDS)
         self.credit += SHARE * seconds
         if (stake := self._stake) is not None:
-            spared = stake.tokens / stake.other_rate * plain - seconds
-            spared = max(spared, -MOST_CHARGED * plain)
+            took = self.times.in_plain_rounds(num_rows, stake.depth, seconds)
+            spared = max(stake.tokens / stake.other_rate - took, -MOST_CHARGED) * plain
             self.credit += min(0.0, spared) if stake.is_trial else SHARE_OF_GAINS * spared
             self._stake = None
         self.credit = min(self.credit, max(MOST_SAVED * plain, START_SECONDS))
@@ -137,6 +141,9 @@ class Trials:
         """Return a depth beside the best to be tried now, if there is credit for it."""
         tried = self._tried_with(num_rows)
         plain, credit = self.times.plain_seconds(num_rows) or 0.0, self.credit or 0.0
+        if best and not tried.pays and guesses[best].measured and not self.drafts_are_free:
+            tried.retry_at[0] = tried.rounds + FIRST_CHECK
+        tried.pays = best > 0
         goes_on = tried.rounds < (tried.end if credit > 0 else tried.least_end)
         if goes_on and tried.current < len(tokens):
             return tried.current if tried.current != best else None

@@ -132,3 +132,61 @@ def test_where_plain_rounds_are_long_ago_a_new_depth_is_compared_with_a_known_on
     for _ in range(3):
         times.add(1, 2, 2.8)
     assert times.guess(1, 2).ratio == pytest.approx(1.4, abs=0.1)
+
+
+def shifted_between(times: RoundTimes, first: float, then: float, last: float) -> None:
+    """Plain rounds, one with a draft, and plain ones again, at three speeds."""
+    for _ in range(4):
+        times.add(4, 0, first)
+    for _ in range(3):
+        times.add(4, 1, 1.5 * then)
+    for _ in range(4):
+        times.add(4, 0, last)
+
+
+@pytest.mark.parametrize(("first", "then", "last"), [(1.0, 1.6, 1.6), (1.6, 1.0, 1.0), (1, 1, 1.6)])
+def test_drafts_between_plain_rounds_of_two_speeds_are_compared_with_none(
+    first: float, then: float, last: float
+) -> None:
+    times = RoundTimes()
+    shifted_between(times, first, then, last)
+    assert not times.guess(4, 1).measured
+    shifted_between(times, last, last, last)
+    assert times.guess(4, 1).ratio == pytest.approx(1.5, abs=0.1)
+
+
+def test_plain_rounds_between_drafts_of_two_speeds_say_nothing_of_either() -> None:
+    times = measured(4, {})
+    for _ in range(20):
+        times.add(4, 1, 1.5)
+    before = times.guess(4, 1).ratio
+    times.add(4, 0, 1.6)  # the machine has just become slow
+    for _ in range(20):
+        times.add(4, 1, 2.4)
+    assert times.guess(4, 1).ratio == pytest.approx(before)
+
+
+def test_what_is_known_is_not_judged_by_plain_rounds_of_much_later() -> None:
+    times = measured(4, {})
+    for _ in range(24):
+        times.add(4, 1, 1.5)
+    times.add(4, 0, 3.0)  # slow by accident
+    assert times.guess(4, 1).ratio == pytest.approx(1.5, abs=0.1)
+
+
+def test_of_the_plain_rounds_before_a_draft_the_newest_count() -> None:
+    times = RoundTimes()
+    for plain in [1.6] * 5 + [1.0] * 3:
+        times.add(4, 0, plain)
+    for _ in range(3):
+        times.add(4, 1, 1.5)
+    assert times.guess(4, 1).ratio == pytest.approx(1.5, abs=0.1)
+
+
+def test_what_a_round_took_in_plain_rounds_of_long_ago_is_what_such_rounds_take() -> None:
+    times = measured(4, {1: 1.5})
+    assert times.in_plain_rounds(4, 1, 2.0) == pytest.approx(2.0)
+    for _ in range(20):
+        times.add(4, 1, 1.5)
+    assert times.in_plain_rounds(4, 1, 2.0) == times.guess(4, 1).ratio
+    assert times.in_plain_rounds(2, 1, 2.0) == times.guess(2, 1).ratio
