@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import NamedTuple
 
+from .compared import Compared
+
 SAMPLES = 9  # times kept for each (rows, depth)
 ENOUGH = 3  # times before a depth counts as measured
 MOMENT = 8  # rounds within which times may be compared
 NEAREST = 3  # times, of the newest, that stand for a moment
-SHIFTED = 1.25  # times so many times as long, before and after: the machine has changed its speed
 CAUTION = 0.3  # of a surcharge is added to it, over the root of the number of samples
 SLOW = 2.0  # times the median: what takes longer counts as that
 OUTDATED = 1.5  # ratios so many times the newest ones are forgotten
@@ -35,29 +36,6 @@ class Guess(NamedTuple):
     measured: bool  # with so many rows and at this depth
     trusted: bool  # measured, or concluded from measurements
     far: bool = False  # those were of many more rows: it is likely to be less
-
-
-@dataclass(slots=True, eq=False)
-class Compared:
-    """What a round with drafts took over a plain one of the same moment.
-
-    It lies between plain rounds, or a plain one between such as itself: those on both sides have to
-    agree. Until the other side has been seen the ratio is believed.
-    """
-
-    ratio: float
-    at: int  # the number of the round that was timed first
-    seconds: float
-    plain: float  # seconds, of the side that has been seen
-    awaits: int | None  # the depth of the other side; None once it has been seen
-
-    def agrees(self, depth: int, seconds: float) -> bool:
-        """See the other side; whether the machine is as fast there."""
-        known = self.seconds if depth else self.plain
-        self.awaits = None
-        if not depth:
-            self.ratio = self.seconds / fmean((self.plain, seconds))
-        return max(known, seconds) <= SHIFTED * min(known, seconds)
 
 
 @dataclass(slots=True)
@@ -165,12 +143,16 @@ class Cell:
         return _rising(found)
 
     def _compare(self, depth: int, new: Compared) -> None:
-        """Keep a ratio. Several that are far smaller outdate larger ones: drafts became cheaper."""
+        """Keep a ratio. Several that are far smaller outdate larger ones: drafts became cheaper.
+
+        Not those of one plain round alone, which may have been slow by accident.
+        """
         kept = self.compared.setdefault(depth, deque(maxlen=SAMPLES))
         kept.append(new)
-        newest = OUTDATED * max(one.ratio for one in list(kept)[-ENOUGH:])
-        if len(kept) > ENOUGH and max(one.ratio for one in kept) > newest:
-            recent = [one for one in kept if one.ratio <= newest]
+        newest = list(kept)[-ENOUGH:]
+        bound = OUTDATED * max(one.ratio for one in newest)
+        if len({one.plain for one in newest}) > 1 and any(one.ratio > bound for one in kept):
+            recent = [one for one in kept if one.ratio <= bound]
             self.compared[depth] = deque(recent, maxlen=SAMPLES)
 
 

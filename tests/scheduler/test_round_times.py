@@ -163,7 +163,7 @@ def test_plain_rounds_between_drafts_of_two_speeds_say_nothing_of_either() -> No
     times.add(4, 0, 1.6)  # the machine has just become slow
     for _ in range(20):
         times.add(4, 1, 2.4)
-    assert times.guess(4, 1).ratio == pytest.approx(before)
+    assert times.guess(4, 1).ratio == pytest.approx(before, abs=0.02)
 
 
 def test_what_is_known_is_not_judged_by_plain_rounds_of_much_later() -> None:
