@@ -289,3 +289,29 @@ def test_rounds_in_which_rows_have_come_or_gone_are_not_timed() -> None:
         policy.observe(3, 9.0, [])
         policy.observe(4, 9.0, [])
     assert policy.times.plain_seconds(3) == 0.75  # as that of four rows says
+
+
+@pytest.mark.parametrize("period", [37, 61, 150, 211])
+def test_a_machine_that_changes_its_speed_makes_no_drafts_seem_to_pay_or_not_to(period) -> None:
+    """It takes 1.6 times as long for a while, again and again, whatever is being tried."""
+
+    def depths(acceptance, costs, num_rows):
+        rounds = [0]
+
+        def seconds(depth):
+            rounds[0] += 1
+            return (1.6 if rounds[0] // period % 2 else 1.0) * costs[depth]
+
+        policy = AdaptiveDepth(4)
+        return run(
+            policy,
+            num_rows=num_rows,
+            acceptance=lambda row, place: acceptance,
+            seconds=seconds,
+            rounds=2000,
+        )
+
+    gains = depths(0.85, [1.0, 1.5, 1.7, 1.9, 2.1], 1)
+    assert gains.count(0) < 200
+    loses = depths(0.6, [1.0, 1.8, 2.4, 3.0, 3.6], 8)
+    assert loses.count(0) > 1950
