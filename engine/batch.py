@@ -59,6 +59,7 @@ class Batch:
     """Windows of one forward pass: the longest table first, unless their order is to be kept.
 
     Rows of one of the ``groups`` stand next to each other, if it is worth it and they may move.
+    Without ``by_length`` rows stay where they are but for that: kernels read each row's own table.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Batch:
         groups: Sequence[PrefixGroup] = (),
         *,
         keep_order: bool = False,
+        by_length: bool = True,
         tables: Tables | None = None,
     ) -> None:
         self.block_size = block_size
@@ -76,7 +78,7 @@ class Batch:
         self._numbers: dict[int, int] = {}  # the group of each row in one, by sequence
         if not keep_order:
             self._numbers = self._choose_groups(groups)
-            self._sort(self._numbers)
+            self._sort(self._numbers, by_length=by_length)
         self.size = len(self.windows)
         lengths = [window.length for window in self.windows]
         starts = [window.row.start for window in self.windows]
@@ -112,8 +114,12 @@ class Batch:
                 chosen |= dict.fromkeys(members, number)
         return chosen
 
-    def _sort(self, numbers: Mapping[int, int]) -> None:
+    def _sort(self, numbers: Mapping[int, int], *, by_length: bool) -> None:
         """The longest first; a group goes where its longest row does, and stays together."""
+        if not by_length:
+            if numbers:
+                self.windows.sort(key=lambda window: numbers.get(window.row.seq_id, -1))
+            return
         if not numbers:
             self.windows.sort(key=self._blocks_used, reverse=True)
             return

@@ -189,7 +189,14 @@ class Executor:
         return Proposer(self.drafter, self.store, self.block_size, self.affordable)
 
     def _batch(self, windows: Sequence[Window], round_: Round) -> Batch:
-        return Batch(windows, self.block_size, round_.groups, tables=self._tables)
+        decodes = all(len(window.row.tokens) == 1 for window in windows)
+        return Batch(
+            windows,
+            self.block_size,
+            round_.groups,
+            by_length=not (self.in_order and decodes),  # else it would change as rows grow
+            tables=self._tables,
+        )
 
     def _run_batch(self, batch: Batch, pick: Pick, listen: Listen | None = None) -> list[Verdict]:
         run = self._forward(batch)

@@ -19,11 +19,18 @@ from ..batch import Window
 from ..cuda import device, gathering
 
 
-class _Line(NamedTuple):
-    """One row of a round."""
+class _Round(NamedTuple):
+    """What is left of a round."""
 
     tokens: mx.array  # (rows, 1)
     hidden: mx.array  # (rows, 1, size)
+
+
+class _Piece(NamedTuple):
+    """One row of rounds that follow each other, the first so many of ``rounds``."""
+
+    rounds: list[_Round]  # those of the other rows too: the same list
+    length: int
     number: int  # of the row
 
 
@@ -33,12 +40,24 @@ class _Stretch:
 
     first: Row
     last: Row
-    lines: list["_Line"] = field(default_factory=list)
+    pieces: list[_Piece] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return sum(piece.length for piece in self.pieces)
 
     def row(self) -> Row:
         """All of it as one row of certain tokens, whose ids are on the device."""
         start, last = self.first.start, self.last
-        return Row(last.seq_id, (UNKNOWN,) * len(self.lines), start, last.blocks, last.slot)
+        return Row(last.seq_id, (UNKNOWN,) * len(self), start, last.blocks, last.slot)
+
+    def cut(self, count: int) -> None:
+        """Forget all but the first ``count`` rounds."""
+        pieces, self.pieces = self.pieces, []
+        for piece in pieces:
+            kept = min(piece.length, count)
+            if kept > 0:
+                self.pieces.append(piece._replace(length=kept))
+            count -= kept
 
 
 class RoundsBehind:
@@ -53,7 +72,7 @@ class RoundsBehind:
         self._last: Sequence[Row] = ()  # of the round that was left last; () if that is no matter
         self._going: Sequence[Row] = ()  # of which it was said that they go on
         self._begun: list[tuple[int, int]] = []  # blocks that those begin, with their sequences
-        self._loose: list[tuple[Sequence[Row], mx.array, mx.array]] = []  # rounds that went on
+        self._loose: list[_Round] = []  # that went on, up to the last
 
     def __len__(self) -> int:
         """Number of sequences of which something is behind."""
@@ -85,8 +104,8 @@ class RoundsBehind:
         most = 0
         for row in rows:
             stretch = self._stretches.get(row.seq_id)
-            if stretch is not None and len(stretch.lines) > most:
-                most = len(stretch.lines)
+            if stretch is not None and len(stretch) > most:
+                most = len(stretch)
         return most
 
     def add(self, rows: Sequence[Row], tokens: mx.array, hidden: mx.array) -> None:
@@ -94,14 +113,16 @@ class RoundsBehind:
 
         They are evaluated, or launched. Each row goes on from what is behind of it, or nothing is.
         """
-        goes_on, self._last = rows is self._going and len(rows) > 0, rows
-        if goes_on:
+        round_ = _Round(tokens, hidden)
+        if rows is self._going and len(rows) > 0:
             self._of_block.update(self._begun)
-            self._loose.append((rows, tokens, hidden))
+            self._loose.append(round_)
+            self._last = rows
             self.longest += 1
             return
         self._put_to_sequences()
-        self.longest = 0
+        self._last = rows
+        self.longest, rounds = 0, [round_]
         for number, row in enumerate(rows):
             stretch = self._stretches.get(row.seq_id)
             if stretch is None:
@@ -111,17 +132,17 @@ class RoundsBehind:
             elif not self._goes_on_in_block(row, stretch):
                 self._of_block[row.blocks[row.start // self.block_size]] = row.seq_id
             stretch.last = row
-            stretch.lines.append(_Line(tokens, hidden, number))
-            self.longest = max(self.longest, len(stretch.lines))
+            stretch.pieces.append(_Piece(rounds, 1, number))
+            self.longest = max(self.longest, len(stretch))
 
     def _put_to_sequences(self) -> None:
         """Put to each sequence what is behind of it of the rounds that went on."""
-        for rows, tokens, hidden in self._loose:
-            for number, row in enumerate(rows):
+        rounds, self._loose = self._loose, []
+        if rounds:
+            for number, row in enumerate(self._last):
                 stretch = self._stretches[row.seq_id]
                 stretch.last = row
-                stretch.lines.append(_Line(tokens, hidden, number))
-        self._loose.clear()
+                stretch.pieces.append(_Piece(rounds, len(rounds), number))
 
     def disturbed_by(self, rows: Iterable[Row]) -> list[int]:
         """Return sequences to take in before ``rows`` run: all but those that just go on."""
@@ -166,8 +187,8 @@ class RoundsBehind:
         stretch = self._stretches.get(seq_id)
         if stretch is None:
             return
-        del stretch.lines[max(0, position - stretch.first.start) :]
-        if stretch.lines:
+        stretch.cut(position - stretch.first.start)
+        if stretch.pieces:
             stretch.last = replace(stretch.last, start=min(stretch.last.start, position - 1))
         else:
             self._let_go(self._stretches.pop(seq_id))
@@ -189,7 +210,7 @@ class RoundsBehind:
         for stretch in taken:
             self._let_go(stretch)
         windows = [Window(stretch.row()) for stretch in taken]
-        return windows, *_gather([stretch.lines for stretch in taken])
+        return windows, *_gather(taken)
 
     def _let_go(self, stretch: _Stretch) -> None:
         row = stretch.last
@@ -200,19 +221,24 @@ class RoundsBehind:
             del self._of_slot[row.slot or 0]
 
 
-def _gather(stretches: Sequence[Sequence[_Line]]) -> tuple[mx.array, mx.array]:
+def _gather(stretches: Sequence[_Stretch]) -> tuple[mx.array, mx.array]:
     """Tokens and hidden states of rows of several rounds, side by side."""
-    rounds: dict[int, tuple[_Line, int]] = {}  # by identity, numbered
-    for lines in stretches:
-        for line in lines:
-            rounds.setdefault(id(line.hidden), (line, len(rounds)))
+    firsts: dict[int, int] = {}  # of each list of rounds, by identity, among all
+    rounds: list[_Round] = []
     arrays = np.zeros((len(stretches), max(map(len, stretches))), np.int32)
     rows = np.zeros_like(arrays)
-    for number, lines in enumerate(stretches):
-        arrays[number, : len(lines)] = [rounds[id(one.hidden)][1] for one in lines]
-        rows[number, : len(lines)] = [one.number for one in lines]
-    tokens = [line.tokens for line, _ in rounds.values()]
-    hidden = [line.hidden for line, _ in rounds.values()]
+    for number, stretch in enumerate(stretches):
+        at = 0
+        for piece in stretch.pieces:
+            if id(piece.rounds) not in firsts:
+                firsts[id(piece.rounds)] = len(rounds)
+                rounds += piece.rounds
+            first, end = firsts[id(piece.rounds)], at + piece.length
+            arrays[number, at:end] = np.arange(first, first + piece.length)
+            rows[number, at:end] = piece.number
+            at = end
+    tokens = [round_.tokens for round_ in rounds]
+    hidden = [round_.hidden for round_ in rounds]
     if device.is_default() and gathering.takes(tokens, hidden):
         return gathering.gather(tokens, hidden, arrays, rows)
     counts = np.array([one.shape[0] for one in hidden], np.int32)

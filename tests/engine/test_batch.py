@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch import Batch, Tables, Window
+from engine.batch import FEWEST_SPARED, Batch, Tables, Window
 from engine.spans import MAX_GATHER_OVERHEAD
-from scheduler.round import Row
+from scheduler.round import PrefixGroup, Row
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 1000
@@ -111,3 +111,15 @@ def test_tables_kept_between_rounds_are_those_of_the_rows_as_they_are() -> None:
     assert tables.of(rows[0]) is again
     tables.forget(0)
     assert tables.of(rows[0]) is not again
+
+
+def test_rows_that_need_not_stand_by_length_stay_where_they_are_but_for_groups() -> None:
+    plan = [(5, 1), (300, 1), (90, 1), (310, 1)]
+    assert [row.seq_id for row in Batch(windows_of(plan), BLOCK_SIZE).rows] == [3, 1, 2, 0]
+    batch = Batch(windows_of(plan), BLOCK_SIZE, by_length=False)
+    assert [row.seq_id for row in batch.rows] == [0, 1, 2, 3]
+    assert batch.spans[-1].last == 4
+
+    group = PrefixGroup((0, 2, 3), FEWEST_SPARED)
+    batch = Batch(windows_of(plan), BLOCK_SIZE, [group], by_length=False)
+    assert [row.seq_id for row in batch.rows] == [1, 0, 2, 3]
