@@ -5,32 +5,38 @@
 
 Everything is counted in plain rounds of the same moment. What a policy believes of drafts may be
 wrong, and what it takes to begin and to end with them is in no belief: here only what has happened
-counts. Drafts rest when nothing is left, and until RESUME of it has grown again; the first
-MOST_PARDONS times it is given, after pauses, for a machine that changes its speed makes drafts look
-dear as well. So with so many rows no run loses more than START, what is given, SHARE of its time,
-and what the last rounds lost that were begun. Where rounds are short START is longer: what it takes
-to learn is soon earned there.
+counts. Drafts rest when nothing is left, and until RESUME of it has grown again; once it is given,
+after a PAUSE, for a machine that changes its speed makes drafts look dear as well. So with so many
+rows no run loses more than START, what is given, SHARE of its time, and what the last rounds lost
+that were begun. Where rounds are short START is longer, for what it takes to learn is soon earned
+there, and with few rows, who have most to gain.
 """
 
 START = 3.0  # plain rounds that drafts may lose before they have brought anything
-START_SECONDS = 0.05  # likewise, where plain rounds are short
+START_SECONDS, SHORT = 0.05, 0.005  # likewise, where a plain round is shorter than that
 SHARE = 0.005  # of the time spent, likewise
 MOST_SAVED = 32.0  # plain rounds: what drafts brought long ago does not pay for what they lose now
 RESUME = 1.0  # plain rounds of balance: so many show whether drafts pay, that some do not
-MOST_LOST = 2.0  # plain rounds a round: what takes longer was held up by something else
-FIRST_PAUSE, LONGER = 32, 4  # plain rounds before RESUME is given; each time so many times as many
-MOST_PARDONS = 2  # until drafts have brought something
+MOST_LOST = 2.0  # plain rounds a round, unless such a one lost as much before: else it was held up
+PAUSE = 32  # plain rounds before RESUME is given, once until drafts have brought something
+
+
+def start(plain: float, num_rows: int) -> float:
+    """Plain rounds, each of ``plain`` seconds, that drafts may lose at first."""
+    few = START_SECONDS / plain
+    return few if plain < SHORT else max(START, few / num_rows)
 
 
 class Account:
     """The balance of rounds with so many rows."""
 
-    __slots__ = ("_balance", "_left", "_pardons", "rests")
+    __slots__ = ("_balance", "_is_pardoned", "_left", "_lost", "rests")
 
     def __init__(self, start: float = START) -> None:
         self._balance = start
-        self._pardons = 0
-        self._left = 0  # plain rounds until the next pardon
+        self._is_pardoned = False
+        self._left = 0  # plain rounds until it is
+        self._lost: dict[int, float] = {}  # by depth: the last round that lost more than MOST_LOST
         self.rests = False
 
     def wait(self, count: int = 1) -> None:
@@ -41,17 +47,21 @@ class Account:
             if self._left <= 0:
                 self._add(RESUME - self._balance)
 
-    def settle(self, brought: float, took: float) -> None:
+    def settle(self, depth: int, brought: float, took: float) -> None:
         """A round with drafts, or the one after it, brought and took so many plain rounds."""
-        self._add(SHARE * took + max(-MOST_LOST, brought - took))
+        lost = took - brought
+        if lost > MOST_LOST:
+            before = self._lost.get(depth, MOST_LOST)
+            self._lost[depth], lost = lost, min(lost, before)
+        self._add(SHARE * took - lost)
 
     def _add(self, change: float) -> None:
         self._balance = min(max(MOST_SAVED, self._balance), self._balance + change)
         if self._balance <= 0 and not self.rests:
             self.rests = True
-            self._left = FIRST_PAUSE * LONGER**self._pardons if self._pardons < MOST_PARDONS else 0
-            self._pardons += 1
+            self._left = 0 if self._is_pardoned else PAUSE
+            self._is_pardoned = True
         elif self._balance >= RESUME:
             self.rests = False
             if self._balance >= START + RESUME:
-                self._pardons = 0
+                self._is_pardoned = False

@@ -5,10 +5,7 @@
     costs:        time(d), the widest window's, for every row is padded to it
     the best depth has the most tokens(d) / time(d); 0 is as good a depth as any
 
-When nobody waits, a row that ends early leaves its place empty: of what a round takes that spares
-only the share that grows with the rows, and the rest only once the last row ends. So then a gain
-counts in full as far as those of the rows with long to go have it that gain least and are least
-lucky (``until_last``), and beyond that by that share.
+When nobody waits, a row that ends early leaves its place empty, and a gain counts less (``worth``).
 
 Acceptance is learnt from verdicts (``AcceptanceRecord``), times from rounds (``RoundTimes``); time
 is whatever the caller measured, there is no clock here. Plain rounds come first. What nobody has
@@ -27,22 +24,20 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from .acceptance_record import KINDS_OF_EVIDENCE, AcceptanceRecord, kind_of_evidence
-from .account import START, START_SECONDS, Account
-from .batch_end import until_last
+from .account import Account, start
 from .depth import Found
 from .looking import Looking
 from .round import Round, Verdict
 from .round_times import FIRST_AHEAD, RoundTimes, alike
 from .sequence import Sequence
 from .trials import Trials
+from .worth import Worth, worth
 
 MARGIN, MARGIN_PER_ROW = 1.01, 0.002  # times a plain round's tokens a second, for drafts at all
 MARGIN_AT_END = 1.0  # over the tokens to go, for more rows: a batch of them ends by bad luck
 MANY_ROWS = 8  # of which some have a last one that is unlucky
 LOOKED_FOR = 1  # rows, always: with more, looking costs more than what begins to repeat brings
-GROWS, GROWS_PER_ROW, MOST_GROWS = 0.2, 0.01, 0.8  # share of a round's time that rows make
 LONG_TO_GO = 0.75  # of the most tokens that a row has to go
-LAGGARDS = 2  # one in so many of those rows: they are the last to end
 HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
 MOST_SKIPPED = 24  # rounds in which drafts are not thought of, where they were hopeless
 MOST_IDLE = 16  # of these rounds are counted at once
@@ -57,13 +52,6 @@ class Outcome(NamedTuple):
     num_drafted: int
     num_accepted: int
     tokens: tuple[int, ...] = ()
-
-
-class Worth(NamedTuple):
-    """What a round is to bring, by depth: tokens as they count, and drafts that are accepted."""
-
-    tokens: list[float]
-    accepted: list[float]
 
 
 class AdaptiveDepth:
@@ -240,7 +228,7 @@ class AdaptiveDepth:
             plain = self.times.plain_seconds(num_rows)
             if plain is None:
                 return Account()  # plain rounds come first
-            found = self._accounts[size] = Account(max(START, START_SECONDS / plain))
+            found = self._accounts[size] = Account(start(plain, num_rows))
         return found
 
     def _settle(self, num_rows: int, depth: int, accepted: int, seconds: float) -> None:
@@ -252,14 +240,14 @@ class AdaptiveDepth:
             price = self._looking_with(num_rows).price
         if not (depth or self._last_depth) or self._rows_before not in (0, num_rows):
             if price:
-                account.settle(1.0, 1.0 + price)
+                account.settle(0, 1.0, 1.0 + price)
             else:
                 account.wait()
             return
         brought = 1 + accepted / num_rows
         if expected is not None and expected[1] > 0:
             brought = 1 + (expected[0] / num_rows - 1) * accepted / expected[1]
-        account.settle(brought, self.times.in_plain_rounds(num_rows, depth, seconds) + price)
+        account.settle(depth, brought, self.times.in_plain_rounds(num_rows, depth, seconds) + price)
 
     def _decide(self, num_rows: int, worth: Worth) -> int:
         """Return the depth of a round that is to bring ``worth``, or a trial's."""
@@ -305,28 +293,9 @@ class AdaptiveDepth:
         return chances
 
     def _worth(self, num_rows: int, chances: Mapping[int, Seq[float]]) -> Worth:
-        """What a round brings by depth, up to the deepest that any row has.
-
-        ``chances`` are those of the rows that have drafts.
-        """
-        tokens, accepted = [float(num_rows)], [0.0]
-        everybody: list[float] = []  # what those gain by which the batch ends, by place
-        gained = 0.0
-        grows = 1.0 if self._is_crowded else min(MOST_GROWS, GROWS + GROWS_PER_ROW * num_rows)
-        for place in range(max(map(len, chances.values()), default=0)):
-            gained += sum(own[place] for own in chances.values() if place < len(own))
-            if not self._is_crowded:
-                least = sorted(
-                    own[place] if place < len(own := chances.get(seq_id, ())) else 0.0
-                    for seq_id in self._long_to_go
-                )[: -(-len(self._long_to_go) // LAGGARDS)]
-                everybody.append(sum(least) / len(least))
-            accepted.append(gained)
-            tokens.append(grows * (num_rows + gained))
-            if not self._is_crowded:
-                pace = until_last(everybody, self._most_left, len(self._long_to_go))
-                tokens[-1] += (1 - grows) * num_rows * pace
-        return Worth(tokens, accepted)
+        """What a round brings by depth; ``chances`` are those of the rows that have drafts."""
+        ends_by = None if self._is_crowded else self._long_to_go
+        return worth(num_rows, chances, ends_by, self._most_left)
 
     def _learn(self, outcome: Outcome) -> None:
         if not self.drafts_are_free:

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from .account import SHARE, START, START_SECONDS
+from .account import SHARE, start
 from .round_times import ENOUGH, Guess, RoundTimes, alike
 
 MOST_CHARGED = 4.0  # plain rounds a round: what is longer does work for once, as compiling
@@ -125,14 +125,14 @@ class Trials:
         """Add the round's share to the credit, and what drafts spared or a trial has lost."""
         plain = self.times.plain_seconds(num_rows) or seconds
         if self.credit is None:
-            self.credit = max(START * plain, START_SECONDS)
+            self.credit = start(plain, num_rows) * plain
         self.credit += SHARE * seconds
         if (stake := self._stake) is not None:
             took = self.times.in_plain_rounds(num_rows, stake.depth, seconds)
             spared = max(stake.tokens / stake.other_rate - took, -MOST_CHARGED) * plain
             self.credit += min(0.0, spared) if stake.is_trial else SHARE_OF_GAINS * spared
             self._stake = None
-        self.credit = min(self.credit, max(MOST_SAVED * plain, START_SECONDS))
+        self.credit = min(self.credit, max(MOST_SAVED, start(plain, num_rows)) * plain)
         self._tried_with(num_rows).rounds += 1
 
     def _next(
