@@ -16,7 +16,14 @@ from ..batch import Batch
 from ..pages import PageShape
 from ..spans import Span
 from ..view import BatchView
-from . import long_windows, page_writes, paged_attention, prompt_attention, shared_prefix
+from . import (
+    long_windows,
+    page_writes,
+    paged_attention,
+    prefix_attention,
+    prompt_attention,
+    shared_prefix,
+)
 from .chains import ChainRun
 from .device import on_device
 from .paged_kernel import num_tiles
@@ -241,18 +248,19 @@ class CudaPagedCache(PagedCache):
         scale: float,
     ) -> mx.array:
         """Prepare the heads in ``projected``, write, attend: (rows, width, query heads * dim)."""
-        sums = None
-        shared = self.shared
+        counters = self.layer.counters(self.num_counters(projection.num_heads))
+        constants = self.layer.constants(preparation, scale)
+        shared, sums = self.shared, None
+        heads = {"projected": projected, "projection": projection, "preparation": preparation}
+        if shared is not None and prefix_attention.takes(projection.head_dim):
+            out = prefix_attention.attend_projected(
+                self.pages, self.window, shared, counters=counters, constants=constants, **heads
+            )
+            self.done = [out]
+            return out
         if shared is not None:
             sums = shared_prefix.attend_projected(
-                self.pages,
-                self.window,
-                shared,
-                projected=projected,
-                projection=projection,
-                preparation=preparation,
-                limits=self.layer.limits,
-                scale=self.layer.scale(scale),
+                self.pages, self.window, shared, constants=constants, **heads
             )
         out = paged_attention.attend_projected(
             self.pages,
@@ -260,8 +268,8 @@ class CudaPagedCache(PagedCache):
             projected,
             projection,
             preparation,
-            counters=self.layer.counters(self.num_counters(projection.num_heads)),
-            constants=self.layer.constants(preparation, scale),
+            counters=counters,
+            constants=constants,
             shared=sums,
         )
         self.done = [out]

@@ -21,7 +21,7 @@ from .attention_layer import CudaAttentionLayer, CudaPagedCache
 from .chains import ChainRun
 from .delta_layer import CudaDeltaLayer, CudaDeltaWindow, delta_table
 from .device import on_device
-from .shared_rows import SharedPlan, SharedRows
+from .shared_rows import SharedPlan, SharedRows, packed_size
 from .upload import Upload
 from .window import WindowArrays, splits_for, table_width
 
@@ -54,8 +54,7 @@ class Shape(NamedTuple):
             "lengths": (self.num_rows,),
             "blocks": (self.num_rows, self.num_blocks),
             "delta": (self.num_rows, 7 + 2 * MOST_CAPTURES),
-            "groups": (self.num_groups, 3),
-            "shared": (self.num_rows if self.num_groups else 0,),
+            "shared": (packed_size(self.num_rows, self.num_groups),),
         }
 
 
@@ -103,7 +102,7 @@ class CompiledBody:
                 num_shared=plan.num_positions,
                 num_own_splits=plan.num_own_splits,
             )
-            arrays |= {"groups": plan.groups, "shared": plan.positions}
+            arrays["shared"] = plan.packed
         if shape not in self._compiled:
             self._compiled[shape] = mx.compile(self._trace(shape))
         lacking = num_rows - batch.size
@@ -126,8 +125,8 @@ class CompiledBody:
             shared = None
             if shape.num_groups:
                 shared = SharedRows(
-                    arrays["groups"],
                     arrays["shared"],
+                    shape.num_groups,
                     shape.num_shared,
                     shape.num_own_splits,
                 )

@@ -8,6 +8,7 @@ import mlx.core as mx
 from ..pages import Pages
 from .device import MULTIPROCESSORS
 from .paged_kernel import KEYS, QUERIES, num_halves, num_tiles, paged_kernel
+from .shared_rows import SharedRows
 from .source import Kernel, Template
 from .window import WindowArrays, splits_for
 
@@ -90,16 +91,11 @@ class HeadPreparation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedSums:
-    """Sums over leading positions that rows have in common, for a launch that adds each row's own.
+    """Sums over positions that rows have in common, for a launch that adds each row's own."""
 
-    ``positions`` (rows,) int32: how many each row has; ``num_own_splits``: at least as many splits
-    as the rest of any row takes.
-    """
-
-    positions: mx.array
-    partial: mx.array  # (rows, K/V heads, pieces, width * group, dim) float32
+    rows: SharedRows
+    partial: mx.array  # (rows, K/V heads, pieces, width * group, dim) bfloat16, normalised
     stats: mx.array  # (rows, K/V heads, pieces, width * group, 2) float32
-    num_own_splits: int
 
 
 def attend(
@@ -210,16 +206,16 @@ def _launch(
     head_dim = pages.shape.key_dim
     num_kv_heads = pages.shape.num_kv_heads
     tiles = num_tiles(num_heads // num_kv_heads, width)
-    splits = window.num_splits if shared is None else shared.num_own_splits
+    splits = window.num_splits if shared is None else shared.rows.num_own_splits
     is_merged = splits > 1 or shared is not None
     groups = rows * tiles * num_kv_heads
-    most = splits_for(window.tables.shape[1] * pages.block_size)
+    most = splits if shared else splits_for(window.tables.shape[1] * pages.block_size)
     parts = groups * most * QUERIES if is_merged else 1
     arrays = [pages.keys, pages.values, window.tables, window.starts, window.lengths, counters]
-    sums = [] if shared is None else [shared.positions, shared.partial, shared.stats]
+    sums = [] if shared is None else [shared.rows.packed, shared.partial, shared.stats]
     out, _, _ = kernel(
         [*heads, *arrays, *sums],
-        (_blocks_for(splits, groups, blocks * MULTIPROCESSORS), num_kv_heads, rows * tiles),
+        (blocks_for(splits, groups, blocks * MULTIPROCESSORS), num_kv_heads, rows * tiles),
         [shape, (parts * head_dim,), (parts * 2,)],
         [pages.shape.dtype, mx.float32, mx.float32],
     )
@@ -227,7 +223,7 @@ def _launch(
 
 
 @cache
-def _blocks_for(splits: int, groups: int, at_once: int) -> int:
+def blocks_for(splits: int, groups: int, at_once: int) -> int:
     """How many blocks to deal ``splits`` out to, of each of ``groups``.
 
     Few have to wait for each other; many do the same preparations. A block takes about a third of

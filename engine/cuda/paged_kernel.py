@@ -26,21 +26,36 @@ FORMS = {  # by whether heads are larger than 128, and by halves of a tile of qu
     (True, 2): Form(6, 1, 2),
 }
 
-ATTEND = """
-  using Tiles = TILES;
+WINDOW = """
   const PagedWindow<T, Source> window{
       source, const_cast<T*>(key_pages), const_cast<T*>(value_pages),
       tables, starts, lengths, const_cast<int*>(counters), out, partial, stats,
       width, static_cast<int>(gridDim.y),
       static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
-      max(1, (tables_shape[1] * BLOCK_SIZE - 1) / SPLIT), limits[0], limits[1], scale[0], SHARED};
-  paged_attention<Tiles, T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>(window);
+      SPLITS, BEFORE, limits[0], limits[1], scale[0], SHARED};
+"""
+ATTEND = """
+  using Tiles = TILES;
+  extern __shared__ __align__(16) unsigned char shared[];
+  __shared__ float tile_stats[Tiles::PARTS][QUERIES][2];
+  paged_attention<Tiles, T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>(window, shared, tile_stats);
 """
 BFLOAT16_TILES = "TensorCoreTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS, HELD, HALVES>"
 FLOAT32_TILES = "FloatTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>"
 HEADS_FILES = ("heads.cuh", "projected_heads.cuh")
-SHARED = "{shared_positions, shared_partial, shared_stats, shared_partial_shape[2]}"
-SHARED_INPUTS = ("shared_positions", "shared_partial", "shared_stats")
+ALONE = {
+    "SPLITS": "max(1, (tables_shape[1] * BLOCK_SIZE - 1) / SPLIT)",
+    "BEFORE": "0",
+    "SHARED": "{}",
+}
+SHARED = {  # ``shared_rows`` as shared_rows.py packs them
+    "SPLITS": "shared_rows[shared_rows_shape[0] - 1]",
+    "BEFORE": "0",
+    "SHARED": """{
+          shared_rows + shared_rows_shape[0] - 1 - 2 * tables_shape[0], shared_partial,
+          shared_stats, shared_partial_shape[2], nullptr}""",
+}
+SHARED_INPUTS = ("shared_rows", "shared_partial", "shared_stats")
 PAGES_INPUTS = ("key_pages", "value_pages", "tables", "starts", "lengths", "counters")
 
 
@@ -73,11 +88,11 @@ def paged_kernel(
             BFLOAT16_TILES,
         )
         shared = (QUERIES + 2 * form.warps * form.held * KEYS) * (head_dim + 8) * 2
-    body = source + ATTEND.replace("TILES", tiles)
+    body = source + window_source(SHARED if has_shared else ALONE) + ATTEND.replace("TILES", tiles)
     kernel = Kernel(
-        f"{name}_shared" if has_shared else name,
+        f"{name}_sums" if has_shared else name,
         ("warp.cuh", *HEADS_FILES, "paged_window.cuh", tiles_file, "paged_attention.cuh"),
-        body.replace("SHARED", SHARED if has_shared else "{}"),
+        body,
         (*inputs, *PAGES_INPUTS, *(SHARED_INPUTS if has_shared else ())),
         ("out", "partial", "stats"),
         template=[
@@ -97,6 +112,14 @@ def paged_kernel(
         contiguous=contiguous,
     )
     return kernel, form.blocks
+
+
+def window_source(terms: dict[str, str]) -> str:
+    """Return the code that makes ``window``, with ``terms`` for the words in capitals."""
+    code = WINDOW
+    for word, term in terms.items():
+        code = code.replace(word, term)
+    return code
 
 
 def num_halves(group: int, width: int, dtype: mx.Dtype) -> int:

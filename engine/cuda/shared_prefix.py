@@ -10,29 +10,40 @@ from .device import MULTIPROCESSORS
 from .paged_attention import HeadPreparation, Projection, SharedSums
 from .paged_kernel import HEADS_FILES
 from .shared_rows import KEYS, SharedRows
-from .source import Kernel
+from .source import Kernel, Template
 from .window import WindowArrays
 
-PREPARE = """
-  using Source = ProjectedHeads<
-      T, ROTARY, NORM, GATED, QUERY_STRIDE, QUERY_OFFSET, KEY_OFFSET, VALUE_OFFSET>;
-  const Source source{projected, query_norm, query_norm, epsilon, frequencies, projected_shape[2]};
-  prepare_queries<T, HEAD_DIM, WARPS>(
-      source, starts, queries, projected_shape[0], projected_shape[1], NUM_HEADS, limits[1]);
+READY = """
+  using Queries = ReadyQueries;
+  const Queries from{queries, HEAD_DIM * GROUP * static_cast<int>(gridDim.y)};
+  const int rows = queries_shape[0], width = queries_shape[1];
+"""
+PROJECTED = """
+  using Queries = ProjectedQueries<Source>;
+  const Queries from{source, starts};
+  const int rows = projected_shape[0];
+"""
+PREFIX = """
+  const int num_groups = (shared_rows_shape[0] - 1 - 2 * rows) / 3;
+  const SharedPrefix<Queries> prefix{
+      from, key_pages, value_pages, tables, shared_rows, PARTIAL, STATS,
+      num_groups, width, static_cast<int>(gridDim.y),
+      static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
+      pieces, limits[1], scale[0]};
 """
 ATTEND = """
   extern __shared__ __align__(1024) unsigned char shared[];
-  const SharedPrefix prefix{
-      queries, key_pages, value_pages, tables, groups, partial, stats,
-      groups_shape[0], queries_shape[1], static_cast<int>(gridDim.y),
-      static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
-      limits[1], scale[0]};
-  SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, STAGES>(prefix).run(shared);
+  const SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, SLOTS, Queries> piece(
+      prefix, blockIdx.z, blockIdx.x);
+  if (!piece.is_empty()) piece.run(shared);
 """
 
 WARPGROUPS = 2
 QUERIES = 64 * WARPGROUPS  # of a tile, see kernels/shared_prefix.cuh
-SHARED_MEMORY = 227 * 1024  # of a block, at most
+SHARED_MEMORY = 226 * 1024  # of a block, at most
+MOST_SLOTS = 8  # for keys of a tile, or its values
+FILES = ("warpgroup.cuh", "warpgroup_attention.cuh", "shared_prefix.cuh")
+INPUTS = ("key_pages", "value_pages", "tables", "shared_rows")
 
 
 def attend(
@@ -49,7 +60,11 @@ def attend(
     ``limits`` and ``scale`` as in ``paged_attention.attend``, which takes what this returns. No
     sliding window may limit the layer.
     """
-    return _attend(pages, window, shared, queries.transpose(0, 2, 1, 3), [limits, scale])
+    rows, num_heads, width, head_dim = queries.shape
+    group = num_heads // pages.shape.num_kv_heads
+    kernel = _ready_kernel(head_dim, group, pages.block_size)
+    inputs = [queries.transpose(0, 2, 1, 3), limits, scale]
+    return _launch(kernel, inputs, pages, window, shared, sizes=(rows, width, group))
 
 
 def attend_projected(
@@ -60,92 +75,123 @@ def attend_projected(
     projected: mx.array,
     projection: Projection,
     preparation: HeadPreparation,
-    limits: mx.array,
-    scale: mx.array,
+    constants: mx.array,
 ) -> SharedSums:
-    """Prepare the queries in ``projected``, (rows, width, columns), and do as ``attend`` does."""
-    weight, frequencies = preparation.q_norm, preparation.frequencies
+    """Prepare the queries in ``projected``, (rows, width, columns), and do as ``attend`` does.
+
+    ``constants`` as in ``paged_attention.attend_projected``.
+    """
+    frequencies = preparation.frequencies
     rotary = 0 if frequencies is None else 2 * frequencies.size
-    kernel = _prepare_kernel(projected.dtype, projection, weight is not None, rotary)
+    has_norm = preparation.q_norm is not None
+    kernel = _projected_kernel(projection, has_norm, rotary, pages.block_size)
     rows, width, _ = projected.shape
-    shape = (rows, width, projection.num_heads, projection.head_dim)
-    queries = kernel(
-        [
-            projected,
-            preparation.epsilon if weight is None else weight,
-            preparation.epsilon,
-            preparation.epsilon if frequencies is None else frequencies,
-            *(window.starts, limits),
-        ],
-        (-(-rows * width * projection.num_heads // (kernel.threads // 32)), 1, 1),
-        [shape],
-        [projected.dtype],
-    )[0]
-    return _attend(pages, window, shared, queries, [limits, scale])
+    inputs = [projected, constants, window.starts]
+    sizes = rows, width, projection.group
+    return _launch(kernel, inputs, pages, window, shared, sizes=sizes)
 
 
-def _attend(
+def tiles_and_pieces(
+    shared: SharedRows, rows: int, width: int, group: int, num_kv_heads: int
+) -> tuple[int, int]:
+    """How many tiles of queries groups have at most, and how many pieces each is worth."""
+    tiles = -(-rows * width * group // QUERIES) + shared.num_groups - 1
+    pieces = max(1, min(shared.num_positions // KEYS, MULTIPROCESSORS // (tiles * num_kv_heads)))
+    return tiles, pieces
+
+
+def _launch(
+    kernel: Kernel,
+    inputs: list[mx.array],
     pages: Pages,
     window: WindowArrays,
     shared: SharedRows,
-    queries: mx.array,
-    constants: list[mx.array],
+    *,
+    sizes: tuple[int, int, int],
 ) -> SharedSums:
-    rows, width, num_heads, head_dim = queries.shape
-    num_kv_heads = pages.shape.num_kv_heads
-    group = num_heads // num_kv_heads
-    tiles = -(-rows * width * group // QUERIES) + shared.groups.shape[0] - 1  # at most
-    pieces = max(1, min(shared.num_positions // KEYS, MULTIPROCESSORS // (tiles * num_kv_heads)))
+    rows, width, group = sizes
+    head_dim, num_kv_heads = pages.shape.key_dim, pages.shape.num_kv_heads
+    tiles, pieces = tiles_and_pieces(shared, *sizes, num_kv_heads)
     sums = (rows, num_kv_heads, pieces, width * group)
-    partial, stats = _attend_kernel(head_dim, group, pages.block_size)(
-        [queries, pages.keys, pages.values, window.tables, shared.groups, *constants],
+    partial, stats = kernel(
+        [*inputs, pages.keys, pages.values, window.tables, shared.packed],
         (pieces, num_kv_heads, tiles),
         [(*sums, head_dim), (*sums, 2)],
-        [mx.float32, mx.float32],
+        [mx.bfloat16, mx.float32],
     )
-    return SharedSums(shared.positions, partial, stats, shared.num_own_splits)
+    return SharedSums(shared, partial, stats)
+
+
+def prefix_source(**terms: str) -> str:
+    """Return the code that makes ``prefix``, with ``terms`` for the words in capitals."""
+    code = PREFIX
+    for word, term in terms.items():
+        code = code.replace(word, term)
+    return code
+
+
+def num_slots(head_dim: int, shared_memory: int) -> int:
+    """How many tiles of keys, or of values, a block has room for beside its queries."""
+    return min(MOST_SLOTS, (shared_memory - QUERIES * head_dim * 2) // (KEYS * head_dim * 2))
 
 
 @cache
-def _prepare_kernel(dtype: mx.Dtype, projection: Projection, has_norm: bool, rotary: int) -> Kernel:
-    warps = 8
-    return Kernel(
-        "prepare_queries",
-        ("warp.cuh", *HEADS_FILES, "prepared_queries.cuh"),
-        PREPARE if has_norm else PREPARE.replace("query_norm, query_norm", "nullptr, nullptr"),
-        ("projected", "query_norm", "epsilon", "frequencies", "starts", "limits"),
-        ("queries",),
-        template=[
-            ("T", dtype),
-            ("HEAD_DIM", projection.head_dim),
-            ("NUM_HEADS", projection.num_heads),
-            ("WARPS", warps),
+def _ready_kernel(head_dim: int, group: int, block_size: int) -> Kernel:
+    return _kernel(
+        "shared_prefix",
+        READY,
+        ("queries", "limits", "scale"),
+        [],
+        head_dim=head_dim,
+        group=group,
+        block_size=block_size,
+    )
+
+
+@cache
+def _projected_kernel(
+    projection: Projection, has_norm: bool, rotary: int, block_size: int
+) -> Kernel:
+    return _kernel(
+        "shared_prefix_projected",
+        paged_attention.PROJECTED + PROJECTED,
+        (*paged_attention.PROJECTED_INPUTS, "starts"),
+        [
+            ("T", mx.bfloat16),
             *paged_attention.source_template(projection, has_norm=has_norm, rotary=rotary),
         ],
-        threads=32 * warps,
+        head_dim=projection.head_dim,
+        group=projection.group,
+        block_size=block_size,
     )
 
 
-@cache
-def _attend_kernel(head_dim: int, group: int, block_size: int) -> Kernel:
-    queries, stage = QUERIES * head_dim * 2, 2 * KEYS * head_dim * 2
-    stages = min(4, (SHARED_MEMORY - queries) // stage)
+def _kernel(
+    name: str,
+    source: str,
+    inputs: tuple[str, ...],
+    template: Template,
+    *,
+    head_dim: int,
+    group: int,
+    block_size: int,
+) -> Kernel:
+    slots = num_slots(head_dim, SHARED_MEMORY)
+    pieces = "  const int pieces = gridDim.x;\n"
     return Kernel(
-        "shared_prefix",
-        (
-            *("warp.cuh", "heads.cuh", "paged_window.cuh"),
-            *("warpgroup.cuh", "warpgroup_attention.cuh", "shared_prefix.cuh"),
-        ),
-        ATTEND,
-        ("queries", "key_pages", "value_pages", "tables", "groups", "limits", "scale"),
+        name,
+        ("warp.cuh", *HEADS_FILES, "paged_window.cuh", *FILES),
+        source + pieces + prefix_source(PARTIAL="partial", STATS="stats") + ATTEND,
+        (*inputs, *INPUTS),
         ("partial", "stats"),
         template=[
             ("HEAD_DIM", head_dim),
             ("GROUP", group),
             ("BLOCK_SIZE", block_size),
             ("WARPGROUPS", WARPGROUPS),
-            ("STAGES", stages),
+            ("SLOTS", slots),
+            *template,
         ],
         threads=128 * WARPGROUPS,
-        shared_memory=queries + stages * stage,
+        shared_memory=(QUERIES + slots * KEYS) * head_dim * 2,
     )

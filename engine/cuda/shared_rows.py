@@ -17,13 +17,14 @@ KEYS = 64  # shared positions are a multiple of: a tile of kernels/shared_prefix
 class SharedRows:
     """What kernels know of shared positions.
 
-    ``groups`` (any, 3) int32: a row, the row after the last, the positions those share;
-    ``positions`` (rows,) int32: how many of each row's are shared. ``num_positions`` and
-    ``num_own_splits`` are at least as many as any row has, shared and of its own.
+    ``packed``, int32, joins: of each group (num_groups, 3) a row, the row after the last, the
+    positions that those share; of each row how many are shared (rows,), and the first row of its
+    group (rows,); ``num_own_splits``. ``num_positions`` and ``num_own_splits`` are at least as many
+    as any row has, shared and of its own.
     """
 
-    groups: mx.array
-    positions: mx.array
+    packed: mx.array
+    num_groups: int
     num_positions: int
     num_own_splits: int
 
@@ -76,15 +77,24 @@ class SharedPlan:
             _power_of_two(self.num_own_splits),
         )
 
+    @property
+    def packed(self) -> Int32s:
+        """What ``SharedRows`` calls so."""
+        first_rows = np.zeros_like(self.positions)
+        for first, last, _ in self.groups.tolist():
+            first_rows[first:last] = first
+        parts = (self.groups.reshape(-1), self.positions, first_rows, [self.num_own_splits])
+        return np.concatenate(parts, dtype=np.int32)
+
     def arrays(self) -> SharedRows:
         """Arrays on the device."""
-        groups, positions = (on_device(mx.array(a)) for a in (self.groups, self.positions))
-        return SharedRows(
-            groups[: self.groups.size].reshape(self.groups.shape),
-            positions[: self.positions.size],
-            self.num_positions,
-            self.num_own_splits,
-        )
+        packed = on_device(mx.array(self.packed))
+        return SharedRows(packed, len(self.groups), self.num_positions, self.num_own_splits)
+
+
+def packed_size(num_rows: int, num_groups: int) -> int:
+    """How many numbers ``SharedRows.packed`` has."""
+    return 3 * num_groups + 2 * num_rows + 1 if num_groups else 0
 
 
 def _power_of_two(least: int) -> int:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from engine.batch import Batch, Window
-from engine.cuda.shared_rows import SharedPlan
+from engine.cuda.shared_rows import SharedPlan, packed_size
 from engine.cuda.window import SPLIT
 from scheduler.round import PrefixGroup, Row
 
@@ -53,4 +53,11 @@ def test_rounding_adds_groups_and_rows_that_share_nothing() -> None:
     assert rounded.groups.tolist() == [*plan.groups.tolist(), [0, 0, 0]]
     assert rounded.positions.tolist() == [768] * 20 + [512] * 30 + [256] * 40 + [0] * 6
     assert (rounded.num_positions, rounded.num_own_splits) == (1024, 1)
-    assert np.array_equal(np.array(rounded.arrays().groups), rounded.groups)
+    arrays = rounded.arrays()
+    packed = np.array(arrays.packed)
+    assert arrays.num_groups == 4
+    assert packed.size == packed_size(96, 4)
+    assert packed[:12].tolist() == rounded.groups.reshape(-1).tolist()
+    assert packed[12:108].tolist() == rounded.positions.tolist()
+    assert packed[108:204].tolist() == [0] * 20 + [20] * 30 + [50] * 40 + [0] * 6
+    assert packed[204:].tolist() == [1]

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from paged_window import BLOCK_SIZE, Inputs, PagedRows, as_float64, difference
 from test_projected_attention import SHAPES as PROJECTED
-from test_projected_attention import Projected
+from test_projected_attention import Projected, Shape
 
 from engine.batch import Batch, Window
-from engine.cuda import paged_attention, shared_prefix
+from engine.cuda import paged_attention, prefix_attention, shared_prefix
+from engine.cuda.paged_attention import SharedSums
 from engine.cuda.shared_rows import SharedRows
 from engine.cuda.window import WindowArrays
 from scheduler.round import PrefixGroup, Row
@@ -107,38 +108,103 @@ def test_several_groups_are_read_in_one_launch() -> None:
     check(rows_of, batch, rows_of.inputs(batch.size, 2))
 
 
+class Sharing:
+    """A projection of windows of groups of rows, and others', attended to in each way there is."""
+
+    def __init__(
+        self, shape: Shape, width: int, counts: list[int], num_blocks: list[int], own: list[int]
+    ) -> None:
+        self.case = case = Projected(shape, mx.bfloat16)
+        groups = [
+            group(
+                case.rows_of,
+                shared,
+                [(shared * 16 + 9 * more, max(1, width - more % 2)) for more in range(count)],
+            )
+            for count, shared in zip(counts, num_blocks, strict=True)
+        ]
+        batch = batch_of(groups, [case.rows_of.row(start, width) for start in own], num_blocks)
+        shared = SharedRows.of(batch)
+        assert shared is not None
+        self.shared = shared
+        self.window = WindowArrays.of(batch)
+        self.projected = case.window(batch.size, width)
+        self.counters = mx.zeros((4096,), mx.int32)
+        self.constants = paged_attention.constants_of(case.preparation, **case.rows_of.constants())
+        mx.eval(self.counters, self.constants)
+
+    def apart(self, sums: SharedSums | None = None) -> mx.array:
+        """Each row on its own, or beside what others have in common."""
+        return paged_attention.attend_projected(
+            self.case.rows_of.pages,
+            self.window,
+            self.projected,
+            self.case.projection,
+            self.case.preparation,
+            counters=self.counters,
+            constants=self.constants,
+            shared=sums,
+        )
+
+    def by_sums(self) -> mx.array:
+        return self.apart(
+            shared_prefix.attend_projected(
+                self.case.rows_of.pages,
+                self.window,
+                self.shared,
+                projected=self.projected,
+                projection=self.case.projection,
+                preparation=self.case.preparation,
+                constants=self.constants,
+            )
+        )
+
+    def at_once(self) -> mx.array:
+        return prefix_attention.attend_projected(
+            self.case.rows_of.pages,
+            self.window,
+            self.shared,
+            projected=self.projected,
+            projection=self.case.projection,
+            preparation=self.case.preparation,
+            counters=self.counters,
+            constants=self.constants,
+        )
+
+
+@pytest.mark.parametrize(
+    ("shape", "width", "counts", "num_blocks", "own"),
+    [
+        (PROJECTED[0], 1, [9], [64], [40]),
+        (PROJECTED[0], 9, [9], [64], [40, 700]),
+        (PROJECTED[0], 3, [5, 4, 9], [33, 48, 17], [3, 40]),
+        (Shape(6, 2, 64, 32, True, True), 5, [9, 8], [33, 64], [600]),
+    ],
+    ids=str,
+)
+def test_one_launch_reads_what_rows_share_and_what_they_do_not(
+    shape, width, counts, num_blocks, own
+) -> None:
+    rows = Sharing(shape, width, counts, num_blocks, own)
+    apart, at_once = (as_float64(out) for out in (rows.apart(), rows.at_once()))
+    assert difference(at_once, apart) < 6e-3
+    assert not np.array(rows.counters).any()
+
+
+def test_whoever_is_last_of_one_launch_merges_the_same() -> None:
+    rows = Sharing(PROJECTED[0], 1, [60], [192], [40, 300])
+    expected = np.array(rows.at_once().astype(mx.float32))
+    assert difference(expected, as_float64(rows.apart())) < 6e-3
+    for _ in range(20):
+        again = [rows.at_once() for _ in range(10)]
+        mx.eval(again)
+        for out in again:
+            assert np.array_equal(np.array(out.astype(mx.float32)), expected)
+    assert not np.array(rows.counters).any()
+
+
 @pytest.mark.parametrize("shape", PROJECTED[:2], ids=str)
 def test_queries_out_of_a_projection_come_out_as_they_do_on_their_own(shape) -> None:
-    case = Projected(shape, mx.bfloat16)
-    rows_of = case.rows_of
-    together = group(rows_of, 64, [(1024 + 9 * more, 3) for more in range(9)])
-    batch = batch_of([together], [rows_of.row(40, 3)], [64])
-    window = WindowArrays.of(batch)
-    shared = SharedRows.of(batch)
-    assert shared is not None
-    projected = case.window(batch.size, 3)
-    constants = rows_of.constants()
-    sums = shared_prefix.attend_projected(
-        rows_of.pages,
-        window,
-        shared,
-        projected=projected,
-        projection=case.projection,
-        preparation=case.preparation,
-        **constants,
-    )
-    once, apart = (
-        paged_attention.attend_projected(
-            rows_of.pages,
-            window,
-            projected,
-            case.projection,
-            case.preparation,
-            counters=mx.zeros((4096,), mx.int32),
-            constants=paged_attention.constants_of(case.preparation, **constants),
-            shared=given,
-        )
-        for given in (sums, None)
-    )
-    once, apart = (as_float64(out) for out in (once, apart))
+    rows = Sharing(shape, 3, [9], [64], [40])
+    apart, once = (as_float64(out) for out in (rows.apart(), rows.by_sums()))
     assert difference(once, apart) < 6e-3

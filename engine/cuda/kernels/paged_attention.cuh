@@ -2,13 +2,14 @@
 //
 //   out[b, t, h] = softmax_p(scale q[b, h, t] . k[p]) v[p],   p <= start[b] + t
 //
-// Grid: (any, K/V heads, rows x query tiles); a row's splits are dealt out to the blocks of the first
+// Grid: (any, K/V heads, rows x query tiles, after ``before`` others); a row's splits are dealt out to the blocks of the first
 // dimension, one after another, as many to each. A query tile is 16 of the width x GROUP queries
 // that share a K/V head, token by token. A split is SPLIT consecutive positions, the first twice as many,
 // counted from position 0 whatever the batch holds: so a query's result, bitwise, depends on its own row
 // alone, not on the batch, nor on which other tokens are in its window (a split that is masked for a
 // query adds nothing to it). The last block of a tile to finish merges its splits, in order. Rows that
-// share a prefix find sums over it ready (shared_prefix.cuh), which do depend on the batch.
+// share a prefix find sums over it ready (shared_prefix.cuh), or other blocks of the launch make them
+// (prefix_attention.cuh); these do depend on the batch.
 //
 //   position 0            2 SPLIT       3 SPLIT         end = start + length
 //   |------- split 0 -------|--- split 1 ---|--- split 2 ...---|
@@ -34,6 +35,29 @@ __device__ __forceinline__ void load_cached(float (&to)[COUNT], const float* fro
   }
 }
 
+template <int COUNT>
+__device__ __forceinline__ void load_cached(float (&to)[COUNT], const bfloat16* from) {
+  static_assert(COUNT % 2 == 0 || COUNT < 8);
+  if constexpr (COUNT % 2) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) to[i] = static_cast<float>(from[i]);
+  } else {
+    unsigned pairs[COUNT / 2];
+    if constexpr (COUNT == 8) {
+      const uint4 all = __ldcg(reinterpret_cast<const uint4*>(from));
+      pairs[0] = all.x, pairs[1] = all.y, pairs[2] = all.z, pairs[3] = all.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < COUNT / 2; i++) pairs[i] = __ldcg(reinterpret_cast<const unsigned*>(from) + i);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT / 2; i++) {
+      const float2 pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(pairs + i));
+      to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
+    }
+  }
+}
+
 // Whether this block is the last of its tile to get here; what the others wrote is then visible.
 __device__ __forceinline__ bool is_last(int* counter, int expected) {
   __shared__ bool last;
@@ -48,10 +72,10 @@ __device__ __forceinline__ bool is_last(int* counter, int expected) {
   return last;
 }
 
-// Joins the splits of each query of the tile, a warp for each query: pieces of what is shared first, then
-// splits in order, 32 at a time.
-template <int WARPS, typename Share>
-__device__ void merge(const Share& share, long long group) {
+// Joins what was left of one query of the tile, by a warp: pieces of what is shared first, then splits in
+// order, 32 at a time.
+template <typename Share>
+__device__ void merge_query(const Share& share, int query) {
   using T = typename Share::Number;
   constexpr int DIMS = Share::DIM / 32;  // of a lane: DIMS * lane and on
   const int lane = threadIdx.x % 32;
@@ -62,45 +86,53 @@ __device__ void merge(const Share& share, long long group) {
   const int begin = share.num_shared ? 0 : share.first_split;
   const int own_begin = share.num_shared ? num_pieces : share.first_split;
   const int end = own_begin + share.num_splits;
-  for (int query = threadIdx.x / 32; query < share.num_queries; query += WARPS) {
-    const long long own = (group * share.all.most_splits - own_begin) * QUERIES + query;
-    const long long others =
-        ((long long)share.row * share.all.num_kv_heads + share.kv_head) * shared.num_pieces * each +
-        share.tile * QUERIES + query;
-    const auto place = [&](int s) {
-      return s < num_pieces ? others + (long long)s * each : own + (long long)s * QUERIES;
-    };
-    const auto stat_of = [&](int s) {
-      if (s >= end || s < begin) return make_float2(NOTHING, 0.f);
-      const float* stats = s < num_pieces ? shared.stats : share.all.stats;
-      return __ldcg(reinterpret_cast<const float2*>(stats) + place(s));
-    };
-    alignas(16) T gates[DIMS];
-    share.load_gates(query, gates);
-    const int chunk = begin / 32 * 32;
-    const float2 first_stat = stat_of(chunk + lane);
-    float maximum = first_stat.x;
-    for (int s = chunk + 32 + lane; s < end; s += 32) maximum = fmaxf(maximum, stat_of(s).x);
-    maximum = warp_maximum(maximum);
-    alignas(16) float value[DIMS] = {};
-    float sum = 0.f;
-    for (int base = chunk; base < end; base += 32) {
-      const float2 stat = base == chunk ? first_stat : stat_of(base + lane);
-      const float weight = stat.x <= NOTHING ? 0.f : exp2f(__fsub_rn(stat.x, maximum));
-      sum = __fadd_rn(sum, warp_sum(__fmul_rn(weight, stat.y)));
-      const int last = min(end, base + 32);
-#pragma unroll 8
-      for (int s = max(base, begin); s < last; s++) {
-        const float w = __shfl_sync(0xffffffffu, weight, s - base);
-        const float* from = s < num_pieces ? shared.partial : share.all.partial;
-        alignas(16) float part[DIMS];
-        load_cached<DIMS>(part, from + place(s) * Share::DIM + lane * DIMS);
+  const long long own = (share.number() * share.all.most_splits - own_begin) * QUERIES + query;
+  const long long others =
+      ((long long)share.row * share.all.num_kv_heads + share.kv_head) * shared.num_pieces * each +
+      share.tile * QUERIES + query;
+  const auto stat_of = [&](int s) {
+    if (s >= end || s < begin) return make_float2(NOTHING, 0.f);
+    const float* stats = s < num_pieces ? shared.stats : share.all.stats;
+    const long long place = s < num_pieces ? others + (long long)s * each : own + (long long)s * QUERIES;
+    return __ldcg(reinterpret_cast<const float2*>(stats) + place);
+  };
+  alignas(16) T gates[DIMS];
+  share.load_gates(query, gates);
+  const int chunk = begin / 32 * 32;
+  const float2 first_stat = stat_of(chunk + lane);
+  float maximum = first_stat.x;
+  for (int s = chunk + 32 + lane; s < end; s += 32) maximum = fmaxf(maximum, stat_of(s).x);
+  maximum = warp_maximum(maximum);
+  alignas(16) float value[DIMS] = {};
+  float sum = 0.f;
+  for (int base = chunk; base < end; base += 32) {
+    const float2 stat = base == chunk ? first_stat : stat_of(base + lane);
+    float weight = stat.x <= NOTHING ? 0.f : exp2f(__fsub_rn(stat.x, maximum));
+    const float weighed = __fmul_rn(weight, stat.y);
+    sum = __fadd_rn(sum, warp_sum(weighed));
+    if (base + lane < num_pieces) weight = weighed;  // of what is normalised
+    const int last = min(end, base + 32), last_piece = min(last, num_pieces);
+    int s = max(base, begin);
+    const auto add = [&](const float (&part)[DIMS]) {
+      const float w = __shfl_sync(0xffffffffu, weight, s - base);
 #pragma unroll
-        for (int j = 0; j < DIMS; j++) value[j] = fmaf(w, part[j], value[j]);
-      }
+      for (int j = 0; j < DIMS; j++) value[j] = fmaf(w, part[j], value[j]);
+    };
+#pragma unroll 8
+    for (; s < last_piece; s++) {
+      alignas(16) float part[DIMS];
+      load_cached<DIMS>(part, shared.partial + (others + (long long)s * each) * Share::DIM + lane * DIMS);
+      add(part);
     }
-    share.emit(query, value, sum, gates);
+#pragma unroll 8
+    for (; s < last; s++) {
+      alignas(16) float part[DIMS];
+      load_cached<DIMS>(
+          part, share.all.partial + (own + (long long)s * QUERIES) * Share::DIM + lane * DIMS);
+      add(part);
+    }
   }
+  share.emit(query, value, sum, gates);
 }
 
 // Joins the parts of a split, a warp for each query: into the output if nothing else is seen, or where the
@@ -135,27 +167,29 @@ __device__ void leave(const Share& share, const Result& result, long long here, 
   }
 }
 
+// What a block has of a row; ``shared``: as much as Tiles take, ``stats`` of each of their parts.
 template <
     typename Tiles, typename T, int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int WARPS,
     typename Source>
-__device__ void paged_attention(const PagedWindow<T, Source>& all) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  __shared__ float stats[Tiles::PARTS][QUERIES][2];
+__device__ void paged_attention(
+    const PagedWindow<T, Source>& all, unsigned char* shared, float (*stats)[QUERIES][2]) {
   Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source> share(all);
   const typename Tiles::Ahead ahead(share);
   share.ask();
   if (share.is_empty()) return;
-  const long long group = (long long)blockIdx.z * gridDim.y + blockIdx.y;
+  const long long number = share.number();
   const bool is_whole = share.num_splits == 1 && share.num_shared == 0;
   for (int split = share.begin_split; split < share.end_split; split++) {
     share.take(split);
     const auto result = Tiles::run(share, ahead, shared, stats);
     __syncthreads();
-    const long long here = group * all.most_splits + split - share.first_split;
+    const long long here = number * all.most_splits + split - share.first_split;
     leave<WARPS, Tiles::PARTS>(share, result, here, is_whole);
     __syncthreads();
   }
   if (is_whole) return;
-  if (share.num_blocks() > 1 && !is_last(all.counters + group, share.num_blocks())) return;
-  merge<WARPS>(share, group);
+  const int num_leaving = share.num_leaving();
+  if (num_leaving > 1 && !is_last(all.counters + number, num_leaving)) return;
+  for (int query = threadIdx.x / 32; query < share.num_queries; query += WARPS)
+    merge_query(share, query);
 }

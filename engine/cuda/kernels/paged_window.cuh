@@ -6,13 +6,15 @@ constexpr int KEYS = 16;           // of a tile: one block of 16 positions, or a
 
 // Sums over leading positions that rows have in common, see shared_prefix.cuh; none where there is nothing.
 struct SharedSums {
-  const int* positions;  // how many each row has
-  const float* partial;  // (rows, K/V heads, num_pieces, width x GROUP, dim), not normalised
-  const float* stats;    // likewise without dim, as below
+  const int* positions;     // how many each row has
+  const bfloat16* partial;  // (rows, K/V heads, num_pieces, width x GROUP, dim), normalised
+  const float* stats;       // likewise without dim, as below
   int num_pieces;
+  const int* first_rows;    // of each row's group, where blocks of this launch make the sums
 };
 
-constexpr int SHARED_KEYS = 64;  // positions that are shared are a multiple of
+constexpr int SHARED_KEYS = 64;      // positions that are shared are a multiple of
+constexpr int SHARED_QUERIES = 128;  // of a tile of a group's queries, row by row
 
 // How many key tiles each piece of so many shared positions has, and how many pieces that makes.
 __device__ __forceinline__ int tiles_of_piece(int positions, int most_pieces) {
@@ -39,6 +41,7 @@ struct PagedWindow {
   float* stats;    // likewise without dim: (maximum of the scaled scores in base 2, sum)
   int width, num_kv_heads, num_blocks, table_length;
   int most_splits;  // of a row
+  int before;       // blocks of the grid's last dimension before the first of a row
   int window_size;  // a query at p sees positions after p - window_size
   int first;        // positions before this one are seen by queries there only
   float scale;
@@ -95,10 +98,13 @@ struct Share {
   int each, begin_split, end_split;  // splits a block has, and which are this one's
   int num_queries;  // of the tile's 16
 
-  __device__ explicit Share(const PagedWindow<T, Source>& all) : all(all) {
+  // This block's, or that of block (0, blockIdx.y, ``z`` after ``all.before``).
+  __device__ explicit Share(const PagedWindow<T, Source>& all)
+      : Share(all, blockIdx.x, blockIdx.z - all.before) {}
+  __device__ Share(const PagedWindow<T, Source>& all, int x, int z) : all(all) {
     const int tiles = (all.width * GROUP + QUERIES - 1) / QUERIES;
-    row = blockIdx.z / tiles;
-    tile = blockIdx.z % tiles;
+    row = z / tiles;
+    tile = z % tiles;
     kv_head = blockIdx.y;
     start = all.starts[row];
     length = all.lengths[row];
@@ -107,7 +113,7 @@ struct Share {
     first_split = split_of(start - all.window_size + 1 - num_shared);
     num_splits = split_of(end - 1 - num_shared) + 1 - first_split;
     each = (num_splits + gridDim.x - 1) / gridDim.x;
-    begin_split = first_split + blockIdx.x * each;
+    begin_split = first_split + x * each;
     end_split = min(begin_split + each, first_split + num_splits);
     take(begin_split);
     num_queries = min(QUERIES, all.width * GROUP - tile * QUERIES);
@@ -121,6 +127,18 @@ struct Share {
   __device__ static int split_of(int position) { return max(0, position / SPLIT - 1); }
   __device__ bool is_empty() const { return low >= end || begin_split >= end_split; }
   __device__ int num_blocks() const { return (num_splits + each - 1) / each; }
+  // A number for the row's tile and the K/V head.
+  __device__ long long number() const {
+    const int tiles = (all.width * GROUP + QUERIES - 1) / QUERIES;
+    return ((long long)row * tiles + tile) * all.num_kv_heads + kv_head;
+  }
+  // How many blocks leave sums for the tile: those of its splits, and of what is shared.
+  __device__ int num_leaving() const {
+    if (!all.shared.first_rows || num_shared == 0) return num_blocks();
+    const int query = (row - all.shared.first_rows[row]) * all.width * GROUP + tile * QUERIES;
+    const int tiles = (query + num_queries - 1) / SHARED_QUERIES - query / SHARED_QUERIES + 1;
+    return num_blocks() + tiles * pieces_of(num_shared, all.shared.num_pieces);
+  }
   __device__ int token(int query) const { return (tile * QUERIES + query) / GROUP; }
   __device__ int head(int query) const { return kv_head * GROUP + (tile * QUERIES + query) % GROUP; }
   __device__ const int* table() const { return all.tables + (long long)row * all.table_length; }
@@ -178,7 +196,7 @@ struct Share {
   // Asks for what every block needs first or last: it comes into L2 while the pages are on their way.
   __device__ void ask() const {
     if (threadIdx.x < 32) all.source.ask(*this);
-    if (threadIdx.x == 32) prefetch(all.counters + (long long)blockIdx.z * gridDim.y + kv_head);
+    if (threadIdx.x == 32) prefetch(all.counters + number());
   }
   __device__ void emit(
       int query, const float (&values)[HEAD_DIM / 32], float sum, const T (&gates)[HEAD_DIM / 32]) const {

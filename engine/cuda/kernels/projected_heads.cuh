@@ -34,50 +34,80 @@ struct ProjectedHeads {
   __device__ const T* token(const Share& share, int t) const {
     return projected + ((long long)share.row * share.all.width + t) * columns;
   }
-  // One head, by a warp: ``from`` in global memory, ``to`` in shared memory. All loads come first.
-  template <int DIM>
-  __device__ void prepare(const T* from, const T* norm, int position, T* to) const {
-    constexpr int COUNT = DIM / 32, TURNS = (ROTARY / 2 + 31) / 32;
-    constexpr bool IN_LANE = ROTARY % 64 == 0;  // both numbers of a pair are the same lane's
-    const int lane = threadIdx.x % 32;
-    float x[COUNT], weight[COUNT], sine[TURNS + 1], cosine[TURNS + 1], squares = 0.f;
+  static constexpr int TURNS = (ROTARY / 2 + 31) / 32;
+  static constexpr bool IN_LANE = ROTARY % 64 == 0;  // both numbers of a pair are the same lane's
+  struct Angles {
+    float sine[TURNS + 1], cosine[TURNS + 1];
+  };
+
+  __device__ const T* query(long long token, int head) const {
+    return projected + token * columns + QUERY_OFFSET + head * QUERY_STRIDE;
+  }
+  // What a warp does to a head, of which lane l has numbers l + 32 j.
+  template <int COUNT>
+  __device__ void load_weights(const T* norm, float (&weight)[COUNT]) const {
 #pragma unroll
-    for (int j = 0; j < COUNT; j++) {
-      x[j] = static_cast<float>(__ldg(from + lane + 32 * j));
-      if constexpr (NORM) weight[j] = static_cast<float>(__ldg(norm + lane + 32 * j));
-    }
+    for (int j = 0; j < COUNT; j++)
+      if constexpr (NORM) weight[j] = static_cast<float>(__ldg(norm + threadIdx.x % 32 + 32 * j));
+  }
+  __device__ Angles angles(int position) const {
+    Angles of;
 #pragma unroll
     for (int j = 0; j < TURNS; j++) {
-      const float frequency = __ldg(frequencies + min(lane + 32 * j, ROTARY / 2 - 1));
-      sine_cosine(__fmul_rn(static_cast<float>(position), frequency), sine[j], cosine[j]);
+      const float frequency =
+          __ldg(frequencies + min(static_cast<int>(threadIdx.x % 32) + 32 * j, ROTARY / 2 - 1));
+      sine_cosine(__fmul_rn(static_cast<float>(position), frequency), of.sine[j], of.cosine[j]);
     }
+    return of;
+  }
+  template <int COUNT>
+  __device__ void norm(float (&x)[COUNT], const float (&weight)[COUNT]) const {
     if constexpr (NORM) {
+      float squares = 0.f;
 #pragma unroll
       for (int j = 0; j < COUNT; j++) squares = fmaf(x[j], x[j], squares);
-      const float factor = rsqrtf(warp_sum(squares) / DIM + *epsilon);
+      const float factor = rsqrtf(warp_sum(squares) / (32 * COUNT) + *epsilon);
 #pragma unroll
       for (int j = 0; j < COUNT; j++)
         x[j] = rounded<T>(__fmul_rn(weight[j], rounded<T>(__fmul_rn(x[j], factor))));
     }
+  }
+  // ``to`` says where number d goes.
+  template <int COUNT, typename To>
+  __device__ void turn_into(float (&x)[COUNT], const Angles& by, const To& to) const {
+    const int lane = threadIdx.x % 32;
     if constexpr (IN_LANE) {
 #pragma unroll
-      for (int j = 0; j < TURNS; j++) turn(x[j], x[j + TURNS], sine[j], cosine[j]);
+      for (int j = 0; j < TURNS; j++) turn(x[j], x[j + TURNS], by.sine[j], by.cosine[j]);
     }
 #pragma unroll
-    for (int j = 0; j < COUNT; j++) to[lane + 32 * j] = static_cast<T>(x[j]);
+    for (int j = 0; j < COUNT; j++) to(lane + 32 * j) = static_cast<T>(x[j]);
     __syncwarp();
     if constexpr (!IN_LANE) {
 #pragma unroll
       for (int j = 0; j < TURNS; j++) {
         const int i = lane + 32 * j;
         if (i >= ROTARY / 2) continue;
-        float a = static_cast<float>(to[i]), b = static_cast<float>(to[i + ROTARY / 2]);
-        turn(a, b, sine[j], cosine[j]);
-        to[i] = static_cast<T>(a);
-        to[i + ROTARY / 2] = static_cast<T>(b);
+        float a = static_cast<float>(to(i)), b = static_cast<float>(to(i + ROTARY / 2));
+        turn(a, b, by.sine[j], by.cosine[j]);
+        to(i) = static_cast<T>(a);
+        to(i + ROTARY / 2) = static_cast<T>(b);
       }
       __syncwarp();
     }
+  }
+  // One head, by a warp: ``from`` in global memory, ``to`` in shared memory. All loads come first.
+  template <int DIM>
+  __device__ void prepare(const T* from, const T* weights, int position, T* to) const {
+    constexpr int COUNT = DIM / 32;
+    float x[COUNT], weight[COUNT];
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+      x[j] = static_cast<float>(__ldg(from + threadIdx.x % 32 + 32 * j));
+    load_weights(weights, weight);
+    const Angles by = angles(position);
+    norm(x, weight);
+    turn_into(x, by, [&](int d) -> T& { return to[d]; });
   }
   __device__ static void turn(float& a, float& b, float sine, float cosine) {
     const float turned = fmaf(a, cosine, -__fmul_rn(b, sine));

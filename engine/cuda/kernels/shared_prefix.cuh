@@ -1,108 +1,145 @@
 // Attention over positions that the rows of a group share, read once for all of them.
 //
-// Grid: (pieces, K/V heads, query tiles). A group's queries of a K/V head, row by row, token by token,
-// are cut into tiles of QUERIES; the tiles of the next group follow. Key tiles of what a group shares
-// are dealt out to pieces, one after another, as many to each. A block leaves for each query of its
-// tile what attention to its piece comes to, for paged_attention to merge with the row's own splits.
+// A group's queries of a K/V head, row by row, token by token, are cut into tiles of QUERIES; the tiles of
+// the next group follow. Key tiles of what a group shares are dealt out to pieces, one after another, as
+// many to each. A block has one tile and one piece; it leaves for each query what attention to its piece
+// comes to, for the merge of paged_attention.cuh to add to the row's own splits.
 // Results depend on the number of pieces, and so on the batch: exact mode has no groups.
 
+// Queries that are ready, and queries as one product left them.
+struct ReadyQueries {
+  static constexpr bool ARE_READY = true;
+  const bfloat16* queries;  // (rows, width, heads, dim)
+  int numbers;              // of all heads of a token
+
+  template <int DIM>
+  __device__ const bfloat16* query(long long token, int head) const {
+    return queries + token * numbers + head * DIM;
+  }
+};
+template <typename Source>
+struct ProjectedQueries {
+  static constexpr bool ARE_READY = false;
+  using Heads = Source;
+  Source source;
+  const int* starts;
+
+  template <int DIM>
+  __device__ const bfloat16* query(long long token, int head) const {
+    return source.query(token, head);
+  }
+};
+
+template <typename Queries>
 struct SharedPrefix {
-  const bfloat16* queries;    // (rows, width, heads, dim), ready
+  Queries queries;
   const bfloat16* key_pages;  // (K/V heads * blocks * block size, dim), see engine/pages.py
   const bfloat16* value_pages;
   const int* tables;  // (rows, table_length) block ids
   const int* groups;  // (num_groups, 3): first row, row after the last, positions that they share
-  float* partial;     // (rows, K/V heads, pieces, width x GROUP, dim), not normalised
+  bfloat16* partial;  // (rows, K/V heads, pieces, width x GROUP, dim), normalised
   float* stats;       // likewise without dim: (maximum of the scaled scores in base 2, sum)
-  int num_groups, width, num_kv_heads, num_blocks, table_length;
+  int num_groups, width, num_kv_heads, num_blocks, table_length, num_pieces;
   int first;  // positions before this one are not seen
   float scale;
 };
 
-template <int DIM, int GROUP, int BLOCK_SIZE, int WARPGROUPS, int STAGES>
+template <int DIM, int GROUP, int BLOCK_SIZE, int WARPGROUPS, int SLOTS, typename Queries>
 struct SharedPiece {
   using T = bfloat16;
   using Attention = WarpgroupAttention<DIM>;
   static constexpr int KEYS = Attention::KEYS, PIECES = Attention::PIECES;
-  static constexpr int QUERIES = WARPGROUPS * 64, WARPS = WARPGROUPS * 4;
-  static constexpr int STAGE = 2 * KEYS * DIM;   // keys, then values
-  static constexpr int FETCHED = KEYS / WARPS;   // rows of a key tile that a warp fetches
+  static constexpr int TILE_QUERIES = WARPGROUPS * 64, WARPS = WARPGROUPS * 4;
+  static constexpr int SLOT = KEYS * DIM;       // keys of a tile, or its values
+  static constexpr int FETCHED = KEYS / WARPS;  // rows of either that a warp fetches
   static_assert(KEYS == SHARED_KEYS && BLOCK_SIZE % FETCHED == 0);
 
-  const SharedPrefix& all;
-  const int lane, warp, kv_head;
+  const SharedPrefix<Queries>& all;
+  const int lane, warp, kv_head, piece;
+  int tile;  // of the group's queries, if there is a group
+  int first_row, num_queries = 0, positions = 0, begin = 0, stop = 0;  // key tiles of the piece
 
-  __device__ explicit SharedPiece(const SharedPrefix& all)
-      : all(all), lane(threadIdx.x % 32), warp(threadIdx.x / 32), kv_head(blockIdx.y) {}
+  // Tile ``tile`` of those of all groups.
+  __device__ SharedPiece(const SharedPrefix<Queries>& all, int tile, int piece)
+      : all(all), lane(threadIdx.x % 32), warp(threadIdx.x / 32), kv_head(blockIdx.y), piece(piece),
+        tile(tile) {
+    const int each = all.width * GROUP;
+    for (const int* group = all.groups; group < all.groups + 3 * all.num_groups; group += 3) {
+      const int here = (group[1] - group[0]) * each, tiles = (here + TILE_QUERIES - 1) / TILE_QUERIES;
+      if (this->tile < tiles) {
+        first_row = group[0];
+        num_queries = here;
+        positions = group[2];
+        const int tiles_each = tiles_of_piece(positions, all.num_pieces);
+        begin = piece * tiles_each;
+        stop = min(begin + tiles_each, positions / KEYS);
+        return;
+      }
+      this->tile -= tiles;
+    }
+  }
+  __device__ bool is_empty() const { return begin >= stop; }
 
   __device__ void run(unsigned char* shared) const {
-    const int each = all.width * GROUP;
-    int tile = blockIdx.z, first_row, num_queries;
-    const int* group = all.groups;
-    for (;; group += 3) {
-      if (group == all.groups + 3 * all.num_groups) return;
-      first_row = group[0];
-      num_queries = (group[1] - first_row) * each;
-      const int tiles = (num_queries + QUERIES - 1) / QUERIES;
-      if (tile < tiles) break;
-      tile -= tiles;
-    }
-    const int positions = group[2], tiles_each = tiles_of_piece(positions, gridDim.x);
-    const int begin = blockIdx.x * tiles_each, stop = min(begin + tiles_each, positions / KEYS);
-    if (begin >= stop) return;
-    const int warp_query = tile * QUERIES + warp * 16;
+    const int warp_query = tile * TILE_QUERIES + warp * 16;
     const bool is_idle = warp_query / 64 * 64 >= num_queries;  // all of the warpgroup
-
     T* queries = reinterpret_cast<T*>(shared) + warp / 4 * 64 * DIM;
-    T* ring = reinterpret_cast<T*>(shared) + QUERIES * DIM;
+    T* ring = reinterpret_cast<T*>(shared) + TILE_QUERIES * DIM;
     const int* table = all.tables + (long long)first_row * all.table_length;
     auto block_of = [&](int key_tile) {
       return table[(min(stop - 1, key_tile) * KEYS + warp * FETCHED) / BLOCK_SIZE];
     };
-    int block = block_of(begin);
-    auto fetch = [&](int key_tile) {
+    // Keys and values of one tile after another: item 2 t and item 2 t + 1.
+    constexpr int AHEAD = SLOTS - 1;  // items that are on their way
+    int blocks[(AHEAD + 1) / 2];
+#pragma unroll
+    for (int i = 0; i < (AHEAD + 1) / 2; i++) blocks[i] = block_of(begin + i);
+    load_queries(queries, warp_query);
+    commit_copies();
+    auto fetch = [&](int item, int block) {
+      const int key_tile = begin + item / 2;
       if (key_tile < stop) {
         const int position = key_tile * KEYS + warp * FETCHED;
         const long long from =
             (((long long)kv_head * all.num_blocks + block) * BLOCK_SIZE + position % BLOCK_SIZE) *
             DIM;
-        T* keys = ring + (key_tile - begin) % STAGES * STAGE;
+        const T* pages = (item % 2 ? all.value_pages : all.key_pages) + from + lane * 8;
+        T* to = ring + item % SLOTS * SLOT;
 #pragma unroll
         for (int i = 0; i < FETCHED * PIECES / 32; i++) {
-          const int piece = i * 32 + lane;
-          T* to = keys + Attention::place(warp * FETCHED + piece / PIECES, piece % PIECES);
-          copy_async(to, all.key_pages + from + piece * 8);
-          copy_async(to + KEYS * DIM, all.value_pages + from + piece * 8);
+          const int number = i * 32 + lane;
+          copy_async(
+              to + Attention::place(warp * FETCHED + number / PIECES, number % PIECES),
+              pages + i * 256);
         }
-        block = block_of(key_tile + 1);
       }
       commit_copies();
     };
-    for (int i = lane; i < 16 * PIECES; i += 32) {
-      const int query = warp_query + i / PIECES;
-      T* to = queries + Attention::place(warp % 4 * 16 + i / PIECES, i % PIECES);
-      if (query < num_queries) {
-        const long long token = (long long)first_row * all.width + query / GROUP;
-        const long long head = token * all.num_kv_heads * GROUP + kv_head * GROUP + query % GROUP;
-        copy_async(to, all.queries + head * DIM + i % PIECES * 8);
-      } else {
-        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-      }
-    }
 #pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) fetch(begin + s);
+    for (int i = 0; i < AHEAD; i++) fetch(i, blocks[i / 2]);
+    int block = AHEAD % 2 ? blocks[AHEAD / 2] : block_of(begin + AHEAD / 2);
+    prepare<AHEAD>(queries, warp_query);
 
+    int item = 0;
+    auto next = [&] {  // the next item, which all warps then have; the one before it is done with
+      wait_for_copies<AHEAD - 1>();
+      publish_to_products();
+      __syncthreads();
+      const int later = item + AHEAD;
+      fetch(later, block);
+      if (later % 2) block = block_of(begin + later / 2 + 1);
+      return ring + item++ % SLOTS * SLOT;
+    };
     Attention attention;
     const float scale = all.scale * 1.4426950408889634f;
     for (int key_tile = begin; key_tile < stop; key_tile++) {
-      wait_for_copies<STAGES - 2>();
-      publish_to_products();
-      __syncthreads();  // the tile is here, and the one before it is done with
-      fetch(key_tile + STAGES - 1);
-      if (is_idle) continue;
-      const T* keys = ring + (key_tile - begin) % STAGES * STAGE;
+      const T* keys = next();
+      if (is_idle) {
+        next();
+        continue;
+      }
       const int hidden = all.first - key_tile * KEYS;
-      attention.add(queries, keys, keys + KEYS * DIM, scale, [&](float(&scores)[KEYS / 2]) {
+      attention.add(queries, keys, next, scale, [&](float(&scores)[KEYS / 2]) {
         if (hidden <= 0) return;
 #pragma unroll
         for (int i = 0; i < KEYS / 2; i++)
@@ -110,23 +147,91 @@ struct SharedPiece {
       });
     }
     wait_for_copies<0>();
-    if (is_idle) return;
+    if (!is_idle) leave(attention, queries, warp_query, scale);
+  }
 
+  // A warp's 16 queries as they come, zeros after the last.
+  __device__ void load_queries(T* queries, int warp_query) const {
+#pragma unroll
+    for (int j = 0; j < 16 * PIECES / 32; j++) {
+      const int i = j * 32 + lane, query = warp_query + i / PIECES;
+      T* to = queries + Attention::place(warp % 4 * 16 + i / PIECES, i % PIECES);
+      if (query < num_queries) {
+        const long long token = (long long)first_row * all.width + query / GROUP;
+        const T* from = all.queries.template query<DIM>(token, kv_head * GROUP + query % GROUP);
+        copy_async(to, from + i % PIECES * 8);
+      } else {
+        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+  // What is done to them before they meet keys, where they lie; ``LATER`` copies may be on their way.
+  template <int LATER>
+  __device__ void prepare(T* queries, int warp_query) const {
+    if constexpr (!Queries::ARE_READY) {
+      constexpr int COUNT = DIM / 32, AT_ONCE = 4;
+      const auto& source = all.queries.source;
+      const int query = min(warp_query + lane % 16, num_queries - 1), token = query / GROUP;
+      const int position =
+          all.queries.starts[first_row + token / all.width] + token % all.width - all.first;
+      float weight[COUNT];
+      source.load_weights(source.query_norm, weight);
+      typename Queries::Heads::Angles angles;
+      wait_for_copies<LATER>();
+      __syncwarp();
+#pragma unroll 1
+      for (int i = 0; i < 16; i += AT_ONCE) {
+        auto number = [&](int q, int d) -> T& {
+          return queries[Attention::place(warp % 4 * 16 + i + q, d / 8) + d % 8];
+        };
+        float x[AT_ONCE][COUNT];
+#pragma unroll
+        for (int q = 0; q < AT_ONCE; q++)
+#pragma unroll
+          for (int j = 0; j < COUNT; j++) x[q][j] = static_cast<float>(number(q, lane + 32 * j));
+#pragma unroll
+        for (int q = 0; q < AT_ONCE; q++) source.norm(x[q], weight);
+#pragma unroll
+        for (int q = 0; q < AT_ONCE; q++) {
+          if (i + q == 0 || (warp_query + i + q) % GROUP == 0)
+            angles = source.angles(__shfl_sync(0xffffffffu, position, i + q));
+          source.turn_into(x[q], angles, [&](int d) -> T& { return number(q, d); });
+        }
+      }
+    }
+  }
+
+  // Results take the place of the warp's own queries, to be stored in whole pieces.
+  __device__ void leave(const Attention& attention, T* queries, int warp_query, float scale) const {
+    const int each = all.width * GROUP;
+    auto place = [&](int query) {
+      const long long head = (long long)(first_row + query / each) * all.num_kv_heads + kv_head;
+      return (head * all.num_pieces + piece) * each + query % each;
+    };
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const float total = attention.whole_total(half);
-      const int query = warp_query + half * 8 + lane / 4;
-      if (query >= num_queries) continue;
-      const long long head = (long long)(first_row + query / each) * all.num_kv_heads + kv_head;
-      const long long place = (head * gridDim.x + blockIdx.x) * each + query % each;
-      if (lane % 4 == 0)
-        reinterpret_cast<float2*>(all.stats)[place] =
+      const float inverse = total > 0.f ? 1.f / total : 0.f;
+      const int r = half * 8 + lane / 4;
+      if (lane % 4 == 0 && warp_query + r < num_queries)
+        reinterpret_cast<float2*>(all.stats)[place(warp_query + r)] =
             make_float2(fmaxf(NOTHING, __fmul_rn(attention.maximum[half], scale)), total);
-      float* to = all.partial + place * DIM + 2 * (lane % 4);
 #pragma unroll
       for (int c = 0; c < PIECES; c++)
-        *reinterpret_cast<float2*>(to + c * 8) =
-            make_float2(attention.sums[c * 4 + 2 * half], attention.sums[c * 4 + 2 * half + 1]);
+        *reinterpret_cast<unsigned*>(
+            queries + Attention::place(warp % 4 * 16 + r, c) + 2 * (lane % 4)) =
+            packed(
+                attention.sums[c * 4 + 2 * half] * inverse,
+                attention.sums[c * 4 + 2 * half + 1] * inverse);
+    }
+    __syncwarp();
+#pragma unroll 4
+    for (int i = lane; i < 16 * PIECES; i += 32) {
+      const int query = warp_query + i / PIECES;
+      if (query < num_queries)
+        reinterpret_cast<uint4*>(all.partial + place(query) * DIM)[i % PIECES] =
+            *reinterpret_cast<const uint4*>(
+                queries + Attention::place(warp % 4 * 16 + i / PIECES, i % PIECES));
     }
   }
 };

@@ -21,10 +21,12 @@ struct WarpgroupAttention {
   // Where 16-byte piece ``c`` of a row stands in DIM / 64 swizzled tiles.
   __device__ static int place(int r, int c) { return c / 8 * TILE + swizzled(r, c % 8); }
 
-  // All operands in shared memory, (64, DIM) each, published. ``hide`` sets scores that do not count
+  // All operands in shared memory, (64, DIM) each, published. ``values_of`` is called when scores are weighed
+  // and returns where the values are, which need not be there before. ``hide`` sets scores that do not count
   // to -INFINITY: number n * 4 + 2 * half + e is of query lane / 4 + 8 * half and key 8 n + 2 (lane % 4) + e.
-  template <typename Hide>
-  __device__ void add(const T* queries, const T* keys, const T* values, float scale, const Hide& hide) {
+  template <typename Values, typename Hide>
+  __device__ void add(
+      const T* queries, const T* keys, Values&& values_of, float scale, const Hide& hide) {
     float scores[KEYS / 2];
     begin_products();
 #pragma unroll
@@ -69,6 +71,7 @@ struct WarpgroupAttention {
 #pragma unroll
       for (int i = 0; i < 4; i++)
         weights[k][i] = packed(scores[k * 8 + 2 * i], scores[k * 8 + 2 * i + 1]);
+    const T* values = values_of();
     begin_products();
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++)
