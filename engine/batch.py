@@ -7,7 +7,6 @@ is masked out of recurrent layers, and its output is not read.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 
 import mlx.core as mx
 import numpy as np
@@ -100,7 +99,7 @@ class Batch:
     @cached_property
     def parts(self) -> tuple[Span | GroupSpan, ...]:
         """The same, where what a group shares is gathered once."""
-        return self._cut_parts(self._groups, self._numbers) if self._numbers else self.spans
+        return self._cut_parts() if self._numbers else self.spans
 
     def _choose_groups(self, groups: Sequence[PrefixGroup]) -> dict[int, int]:
         """The number of the group of each row that is in one worth its cost, by sequence."""
@@ -123,32 +122,42 @@ class Batch:
         if not numbers:
             self.windows.sort(key=self._blocks_used, reverse=True)
             return
+        used = [self._blocks_used(window) for window in self.windows]
+        own = [numbers.get(window.row.seq_id, -1) for window in self.windows]
         longest: dict[int, int] = {}
-        for window in self.windows:
-            number = numbers.get(window.row.seq_id, -1)
-            longest[number] = max(longest.get(number, 0), self._blocks_used(window))
+        for number, count in zip(own, used, strict=True):
+            if count > longest.get(number, 0):
+                longest[number] = count
+        keys = [
+            (-(count if number < 0 else longest[number]), number, -count)
+            for number, count in zip(own, used, strict=True)
+        ]
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        self.windows = [self.windows[index] for index in order]
 
-        def order(window: Window) -> tuple[int, int, int]:
-            used = self._blocks_used(window)
-            number = numbers.get(window.row.seq_id, -1)
-            return (-(used if number < 0 else longest[number]), number, -used)
+    @cached_property
+    def together(self) -> tuple[tuple[int, int, int], ...]:
+        """Rows [first, last) that stand next to each other, and the blocks that they share.
 
-        self.windows.sort(key=order)
+        No blocks where they are in no group.
+        """
+        numbers = [self._numbers.get(window.row.seq_id, -1) for window in self.windows]
+        found, first = [], 0
+        for last in range(1, self.size + 1):
+            number = numbers[first]
+            if last == self.size or numbers[last] != number:
+                found.append((first, last, self._groups[number].num_blocks if number >= 0 else 0))
+                first = last
+        return tuple(found)
 
-    def _cut_parts(
-        self, groups: Sequence[PrefixGroup], numbers: Mapping[int, int]
-    ) -> tuple[Span | GroupSpan, ...]:
+    def _cut_parts(self) -> tuple[Span | GroupSpan, ...]:
         parts: list[Span | GroupSpan] = []
-        first = 0
-        for number, members in groupby(
-            self.windows, lambda window: numbers.get(window.row.seq_id, -1)
-        ):
-            used = [self._blocks_used(window) for window in members]
-            if number < 0:
-                parts += cut_spans(used, first)
+        for first, last, num_blocks in self.together:
+            used = self._used[first:last]
+            if num_blocks:
+                parts.append(group_span(used, num_blocks, first))
             else:
-                parts.append(group_span(used, groups[number].num_blocks, first))
-            first += len(used)
+                parts += cut_spans(used, first)
         return tuple(parts)
 
     def _blocks_used(self, window: Window) -> int:

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from .checkpointing import boundaries_to_capture, num_captures, take_captures
 from .depth import DepthPolicy
-from .grouping import find_groups
 from .ledger import Ledger
 from .round import UNKNOWN, PrefixGroup, Round, Row
 from .sequence import Sequence
@@ -45,7 +44,7 @@ def plan_ahead(ledger: Ledger, round_: Round, policy: DepthPolicy) -> Round | No
         return None
     groups: tuple[PrefixGroup, ...] = ()
     if ledger.config.finds_groups:
-        groups = find_groups(rows, ledger.config.block_size)
+        groups = ledger.grouping_ahead.find(rows, ledger.config.block_size)
     return Round(tuple(rows), groups=groups)
 
 

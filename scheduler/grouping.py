@@ -28,6 +28,54 @@ class _Branch:
     groups: list[PrefixGroup] = field(default_factory=list)
 
 
+class Grouping:
+    """What ``find_groups`` said of the rows of a round, which most rounds after it leave as it is.
+
+    Groups stay while the rows do, and come to count only blocks that no other row counts there.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, tuple[int, ...], int]] = []  # sequence, blocks, how many count
+        self._groups: tuple[PrefixGroup, ...] = ()
+
+    def find(self, rows: Seq[Row], block_size: int) -> tuple[PrefixGroup, ...]:
+        """Return the groups of ``rows``, in whatever order."""
+        if not self._stay(rows, block_size):
+            self._groups = find_groups(rows, block_size)
+            self._kept = [(row.seq_id, row.blocks, row.start // block_size) for row in rows]
+        return self._groups
+
+    def _stay(self, rows: Seq[Row], block_size: int) -> bool:
+        kept = self._kept
+        if [row.seq_id for row in rows] != [seq_id for seq_id, _, _ in kept]:
+            return False
+        grown = [
+            index
+            for index, (row, (_, blocks, count)) in enumerate(zip(rows, kept, strict=True))
+            if row.blocks is not blocks or row.start // block_size != count
+        ]
+        if not grown:
+            return True
+        counts = [row.start // block_size for row in rows]
+        places: dict[int, Counter[int]] = {}  # how many rows count which block there
+        for index in grown:
+            row, (_, blocks, count) = rows[index], kept[index]
+            if counts[index] < count or row.blocks[:count] != blocks[:count]:
+                return False
+            for place in range(count, counts[index]):
+                if place not in places:
+                    places[place] = _blocks_at(place, rows, counts)
+                if places[place][row.blocks[place]] > 1:
+                    return False
+            kept[index] = row.seq_id, row.blocks, counts[index]
+        return True
+
+
+def _blocks_at(place: int, rows: Seq[Row], counts: Seq[int]) -> Counter[int]:
+    pairs = zip(rows, counts, strict=True)
+    return Counter([row.blocks[place] for row, count in pairs if count > place])
+
+
 def find_groups(rows: Seq[Row], block_size: int) -> tuple[PrefixGroup, ...]:
     """Return groups of at least two rows, each row in one at most."""
     least, last = FEWEST_BLOCKS * block_size, FEWEST_BLOCKS - 1

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from .config import SchedulerConfig
+from .grouping import Grouping
 from .pools import BlockPool, StateSlots
 from .prefix_index import PrefixIndex
 from .request import FinishReason
@@ -53,6 +54,7 @@ class Ledger:
         self.suspects: dict[int, Sequence] = {}  # failed so often that they run alone
         self.deadlines: list[tuple[float, int]] = []  # a heap of deadline and sequence id
         self.in_flight: Round | None = None
+        self.grouping, self.grouping_ahead = Grouping(), Grouping()
         self.ahead: dict[int, Row] = {}  # launched ahead and in no round yet, by sequence id
         # What the round in flight reads in copies: held by it, beside its sequences.
         self.pinned_blocks: list[int] = []

@@ -11,7 +11,6 @@ from dataclasses import replace
 from . import admission
 from .checkpointing import boundaries_to_capture, num_captures, take_captures
 from .depth import DepthPolicy
-from .grouping import find_groups
 from .ledger import Ledger
 from .preemption import give_up_shares, give_way, make_room
 from .prefix_sharing import Match, fork_samples, leads, look_up, must_wait, still_waits
@@ -61,7 +60,7 @@ class RoundBuilder:
         copies = (tuple(self.block_copies), tuple(self.slot_copies))
         groups: tuple[PrefixGroup, ...] = ()
         if self.config.finds_groups:
-            groups = find_groups(
+            groups = self.ledger.grouping.find(
                 [one for one in self.rows if not one.launched], self.config.block_size
             )
         return Round(tuple(self.rows), *copies, groups)

@@ -251,16 +251,28 @@ class CudaPagedCache(PagedCache):
         counters = self.layer.counters(self.num_counters(projection.num_heads))
         constants = self.layer.constants(preparation, scale)
         shared, sums = self.shared, None
-        heads = {"projected": projected, "projection": projection, "preparation": preparation}
-        if shared is not None and prefix_attention.takes(projection.head_dim):
-            out = prefix_attention.attend_projected(
-                self.pages, self.window, shared, counters=counters, constants=constants, **heads
-            )
-            self.done = [out]
-            return out
         if shared is not None:
+            if prefix_attention.takes(projection.head_dim):
+                out = prefix_attention.attend_projected(
+                    self.pages,
+                    self.window,
+                    shared,
+                    projected=projected,
+                    projection=projection,
+                    preparation=preparation,
+                    counters=counters,
+                    constants=constants,
+                )
+                self.done = [out]
+                return out
             sums = shared_prefix.attend_projected(
-                self.pages, self.window, shared, constants=constants, **heads
+                self.pages,
+                self.window,
+                shared,
+                projected=projected,
+                projection=projection,
+                preparation=preparation,
+                constants=constants,
             )
         out = paged_attention.attend_projected(
             self.pages,

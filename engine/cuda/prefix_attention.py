@@ -18,6 +18,7 @@ from .paged_kernel import (
     num_tiles,
     window_source,
 )
+from .shared_rows import KEYS as SHARED_KEYS
 from .shared_rows import SharedRows
 from .source import Kernel
 from .window import SPLIT, WindowArrays
@@ -122,7 +123,7 @@ def _kernel(
 ) -> Kernel:
     head_dim = projection.head_dim
     slots = shared_prefix.num_slots(head_dim, SHARED_MEMORY)
-    prefix = (shared_prefix.QUERIES + slots * shared_prefix.KEYS) * head_dim * 2
+    prefix = (shared_prefix.QUERIES + slots * SHARED_KEYS) * head_dim * 2
     own = (QUERIES + 2 * WARPS * HELD * KEYS) * (head_dim + 8) * 2
     body = (
         paged_attention.PROJECTED

@@ -6,7 +6,6 @@ import mlx.core as mx
 import numpy as np
 
 from ..batch import Batch, Int32s
-from ..spans import GroupSpan
 from .device import on_device
 from .window import splits_for
 
@@ -49,13 +48,11 @@ class SharedPlan:
         """That of ``batch``; None if nothing is shared, or less than a tile."""
         positions = np.zeros(batch.size, np.int32)
         groups: list[tuple[int, int, int]] = []
-        for part in batch.parts:
-            if isinstance(part, GroupSpan):
-                count = part.shared.num_blocks * batch.block_size // KEYS * KEYS
-                if count:
-                    first, last = part.own[0].first, part.own[-1].last
-                    positions[first:last] = count
-                    groups.append((first, last, count))
+        for first, last, num_blocks in batch.together:
+            count = num_blocks * batch.block_size // KEYS * KEYS
+            if count:
+                positions[first:last] = count
+                groups.append((first, last, count))
         if not groups:
             return None
         own = splits_for(int((batch.starts + batch.lengths - positions).max()))

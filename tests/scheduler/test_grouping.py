@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import World
 
-from scheduler.grouping import FEWEST_BLOCKS, find_groups, num_common
+from scheduler.grouping import FEWEST_BLOCKS, Grouping, find_groups, num_common
 from scheduler.round import Row
 from scheduler.scheduler import SchedulerConfig
 
@@ -151,3 +151,63 @@ def test_a_scheduler_that_was_told_so_looks_for_no_groups() -> None:
     world.submit(range(11), max_tokens=6, n=3)
 
     assert {round_.groups for round_ in world.drain()} == {()}
+
+
+@st.composite
+def rounds(draw) -> list[list[Row]]:
+    """Rounds of the same rows, most of which only grow; blocks are few, so that they meet."""
+    count = draw(st.integers(2, 5))
+    small = st.integers(0, 3)
+    tables = [draw(st.lists(small, min_size=8, max_size=8)) for _ in range(count)]
+    starts = [draw(st.integers(0, 3 * SIZE)) for _ in range(count)]
+    out = []
+    for _ in range(draw(st.integers(2, 6))):
+        out.append(
+            [
+                Row(seq_id, (7,), start, tuple(table[: start // SIZE + 1]))
+                for seq_id, (table, start) in enumerate(zip(tables, starts, strict=True))
+            ]
+        )
+        for index in range(count):
+            starts[index] = min(6 * SIZE, starts[index] + draw(small))
+        match draw(st.integers(0, 9)):
+            case 0:  # a block is another now
+                table = draw(st.sampled_from(tables))
+                table[draw(st.integers(0, 5))] = draw(small)
+            case 1:
+                starts[0] = draw(st.integers(0, 3 * SIZE))
+            case 2:
+                tables.reverse()
+            case 3 if count > 2:
+                count -= 1
+                del tables[-1], starts[-1]
+    return out
+
+
+@given(rounds())
+def test_groups_kept_from_round_to_round_are_those_that_are_found_anew(rounds) -> None:
+    grouping = Grouping()
+    for rows in rounds:
+        kept = {(frozenset(one.seq_ids), one.num_blocks) for one in grouping.find(rows, SIZE)}
+        assert kept == groups_of(*rows)
+
+
+def test_groups_are_not_looked_for_while_rows_grow_by_blocks_of_their_own(monkeypatch) -> None:
+    grouping = Grouping()
+    grown = [[row(1, "abcd"), row(2, "abcx")], [row(1, "abcde"), row(2, "abcxy")]]
+    found = grouping.find(grown[0], SIZE)
+    assert found[0].num_blocks == 3
+
+    monkeypatch.setattr("scheduler.grouping.find_groups", None)
+    assert grouping.find(grown[1], SIZE) is found
+    monkeypatch.undo()
+
+    deeper = [row(1, "abcde"), row(2, "abcde")]
+    assert grouping.find(deeper, SIZE)[0].num_blocks == 5
+
+
+def test_a_row_that_goes_back_counts_fewer_blocks() -> None:
+    grouping = Grouping()
+    assert grouping.find([row(1, "abcd"), row(2, "abcd")], SIZE)[0].num_blocks == 4
+    back = [row(1, "abcd", start=3 * SIZE), row(2, "abcd")]
+    assert grouping.find(back, SIZE)[0].num_blocks == 3
