@@ -43,18 +43,28 @@ TERMS = {
 }
 ATTEND = """
   extern __shared__ __align__(1024) unsigned char shared[];
+  __shared__ Merges merges;
+  using Own = Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source>;
   if (blockIdx.z < before) {
     const int number = blockIdx.z * gridDim.x + blockIdx.x;
     const SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, SLOTS, Queries> piece(
         prefix, number / pieces, number % pieces);
     if (piece.is_empty()) return;
     piece.run(shared);
-    arrive<WARPS, Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source>>(piece, window);
+    find_merges<Own>(piece, window, merges);
   } else {
+    using Tiles = TILES;
+    Own share(window);
+    const Tiles::Ahead ahead(share);
     auto tile_stats = reinterpret_cast<float(*)[QUERIES][2]>(shared + STATS_AT);
-    paged_attention<TILES, T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>(
-        window, shared, tile_stats);
+    if (!attend_to_splits<Tiles, WARPS>(share, ahead, shared, tile_stats)) return;
+    if (threadIdx.x == 0) {
+      merges.count = 1;
+      merges.list[0] = blockIdx.z - before;
+    }
+    __syncthreads();
   }
+  merge_tiles<WARPS, Own>(window, merges);
 """
 
 WARPS = 4 * shared_prefix.WARPGROUPS

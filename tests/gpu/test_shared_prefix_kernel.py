@@ -112,14 +112,21 @@ class Sharing:
     """A projection of windows of groups of rows, and others', attended to in each way there is."""
 
     def __init__(
-        self, shape: Shape, width: int, counts: list[int], num_blocks: list[int], own: list[int]
+        self,
+        shape: Shape,
+        width: int,
+        *,
+        counts: list[int],
+        num_blocks: list[int],
+        own: list[int],
+        step: int = 9,
     ) -> None:
         self.case = case = Projected(shape, mx.bfloat16)
         groups = [
             group(
                 case.rows_of,
                 shared,
-                [(shared * 16 + 9 * more, max(1, width - more % 2)) for more in range(count)],
+                [(shared * 16 + step * more, max(1, width - more % 2)) for more in range(count)],
             )
             for count, shared in zip(counts, num_blocks, strict=True)
         ]
@@ -185,14 +192,14 @@ class Sharing:
 def test_one_launch_reads_what_rows_share_and_what_they_do_not(
     shape, width, counts, num_blocks, own
 ) -> None:
-    rows = Sharing(shape, width, counts, num_blocks, own)
+    rows = Sharing(shape, width, counts=counts, num_blocks=num_blocks, own=own)
     apart, at_once = (as_float64(out) for out in (rows.apart(), rows.at_once()))
     assert difference(at_once, apart) < 6e-3
     assert not np.array(rows.counters).any()
 
 
 def test_whoever_is_last_of_one_launch_merges_the_same() -> None:
-    rows = Sharing(PROJECTED[0], 1, [60], [192], [40, 300])
+    rows = Sharing(PROJECTED[0], 1, counts=[60], num_blocks=[192], own=[40, 300], step=0)
     expected = np.array(rows.at_once().astype(mx.float32))
     assert difference(expected, as_float64(rows.apart())) < 6e-3
     for _ in range(20):
@@ -205,6 +212,6 @@ def test_whoever_is_last_of_one_launch_merges_the_same() -> None:
 
 @pytest.mark.parametrize("shape", PROJECTED[:2], ids=str)
 def test_queries_out_of_a_projection_come_out_as_they_do_on_their_own(shape) -> None:
-    rows = Sharing(shape, 3, [9], [64], [40])
+    rows = Sharing(shape, 3, counts=[9], num_blocks=[64], own=[40])
     apart, once = (as_float64(out) for out in (rows.apart(), rows.by_sums()))
     assert difference(once, apart) < 6e-3

@@ -167,7 +167,29 @@ __device__ void leave(const Share& share, const Result& result, long long here, 
   }
 }
 
-// What a block has of a row; ``shared``: as much as Tiles take, ``stats`` of each of their parts.
+// Attends to a block's splits and leaves them; returns whether the block is to merge the tile. ``shared``: as
+// much as Tiles take, ``stats`` of each of their parts.
+template <typename Tiles, int WARPS, typename Share>
+__device__ bool attend_to_splits(
+    Share& share, const typename Tiles::Ahead& ahead, unsigned char* shared,
+    float (*stats)[QUERIES][2]) {
+  share.ask();
+  if (share.is_empty()) return false;
+  const long long number = share.number();
+  const bool is_whole = share.num_splits == 1 && share.num_shared == 0;
+  for (int split = share.begin_split; split < share.end_split; split++) {
+    share.take(split);
+    const auto result = Tiles::run(share, ahead, shared, stats);
+    __syncthreads();
+    const long long here = number * share.all.most_splits + split - share.first_split;
+    leave<WARPS, Tiles::PARTS>(share, result, here, is_whole);
+    __syncthreads();
+  }
+  if (is_whole) return false;
+  const int num_leaving = share.num_leaving();
+  return num_leaving == 1 || is_last(share.all.counters + number, num_leaving);
+}
+
 template <
     typename Tiles, typename T, int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int WARPS,
     typename Source>
@@ -175,21 +197,7 @@ __device__ void paged_attention(
     const PagedWindow<T, Source>& all, unsigned char* shared, float (*stats)[QUERIES][2]) {
   Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source> share(all);
   const typename Tiles::Ahead ahead(share);
-  share.ask();
-  if (share.is_empty()) return;
-  const long long number = share.number();
-  const bool is_whole = share.num_splits == 1 && share.num_shared == 0;
-  for (int split = share.begin_split; split < share.end_split; split++) {
-    share.take(split);
-    const auto result = Tiles::run(share, ahead, shared, stats);
-    __syncthreads();
-    const long long here = number * all.most_splits + split - share.first_split;
-    leave<WARPS, Tiles::PARTS>(share, result, here, is_whole);
-    __syncthreads();
-  }
-  if (is_whole) return;
-  const int num_leaving = share.num_leaving();
-  if (num_leaving > 1 && !is_last(all.counters + number, num_leaving)) return;
+  if (!attend_to_splits<Tiles, WARPS>(share, ahead, shared, stats)) return;
   for (int query = threadIdx.x / 32; query < share.num_queries; query += WARPS)
     merge_query(share, query);
 }

@@ -4,10 +4,14 @@
 // Grid: (any, K/V heads, ``before`` + rows x query tiles). A row's tile is merged by whichever block is the
 // last to leave sums for it: nobody waits for anybody.
 
-// Of a block that made a piece: merges those tiles of rows that lacked nothing else.
-template <int WARPS, typename Share, typename Piece, typename Window>
-__device__ void arrive(const Piece& piece, const Window& all) {
-  __shared__ int count, list[SHARED_QUERIES];
+// Tiles of rows that a block is to merge.
+struct Merges {
+  int count, list[SHARED_QUERIES];
+};
+
+// Of a block that has left a piece: which tiles lack nothing else.
+template <typename Share, typename Piece, typename Window>
+__device__ void find_merges(const Piece& piece, const Window& all, Merges& merges) {
   const int each = all.width * Share::QUERIES_OF_TOKEN, tiles = (each + QUERIES - 1) / QUERIES;
   const int first = piece.tile * SHARED_QUERIES;
   const int last = min(first + SHARED_QUERIES, piece.num_queries) - 1;
@@ -16,20 +20,25 @@ __device__ void arrive(const Piece& piece, const Window& all) {
   };
   const int begin = number_of(first), end = number_of(last) + 1;
   __threadfence();
-  if (threadIdx.x == 0) count = 0;
+  if (threadIdx.x == 0) merges.count = 0;
   __syncthreads();
-  for (int z = begin + threadIdx.x; z < end; z += 32 * WARPS) {
+  for (int z = begin + threadIdx.x; z < end; z += blockDim.x) {
     const Share share(all, 0, z);
     int* counter = all.counters + share.number();
     if (atomicAdd(counter, 1) == share.num_leaving() - 1) {
       *counter = 0;
-      list[atomicAdd(&count, 1)] = z;
+      merges.list[atomicAdd(&merges.count, 1)] = z;
     }
   }
   __syncthreads();
   __threadfence();
-  for (int i = threadIdx.x / 32; i < count; i += WARPS) {
-    const Share share(all, 0, list[i]);
-    for (int query = 0; query < share.num_queries; query++) merge_query(share, query);
+}
+
+template <int WARPS, typename Share, typename Window>
+__device__ void merge_tiles(const Window& all, const Merges& merges) {
+  const int queries = min(QUERIES, all.width * Share::QUERIES_OF_TOKEN);
+  for (int i = threadIdx.x / 32; i < merges.count * queries; i += WARPS) {
+    const Share share(all, 0, merges.list[i / queries]);
+    if (i % queries < share.num_queries) merge_query(share, i % queries);
   }
 }

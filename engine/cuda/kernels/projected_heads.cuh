@@ -39,38 +39,45 @@ struct ProjectedHeads {
   struct Angles {
     float sine[TURNS + 1], cosine[TURNS + 1];
   };
+  // What a warp needs for heads of a kind, of which lane l has numbers l + 32 j.
+  template <int COUNT>
+  struct Preparation {
+    float weight[COUNT], frequency[TURNS + 1], epsilon;
+
+    __device__ Preparation(const ProjectedHeads& all, const T* norm) {
+      const int lane = threadIdx.x % 32;
+      if constexpr (NORM) {
+#pragma unroll
+        for (int j = 0; j < COUNT; j++) weight[j] = static_cast<float>(__ldg(norm + lane + 32 * j));
+        epsilon = __ldg(all.epsilon);
+      }
+#pragma unroll
+      for (int j = 0; j < TURNS; j++)
+        frequency[j] = __ldg(all.frequencies + min(lane + 32 * j, ROTARY / 2 - 1));
+    }
+    __device__ Angles angles(int position) const {
+      Angles of;
+#pragma unroll
+      for (int j = 0; j < TURNS; j++)
+        sine_cosine(
+            __fmul_rn(static_cast<float>(position), frequency[j]), of.sine[j], of.cosine[j]);
+      return of;
+    }
+    __device__ void norm(float (&x)[COUNT]) const {
+      if constexpr (NORM) {
+        float squares = 0.f;
+#pragma unroll
+        for (int j = 0; j < COUNT; j++) squares = fmaf(x[j], x[j], squares);
+        const float factor = rsqrtf(warp_sum(squares) / (32 * COUNT) + epsilon);
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+          x[j] = rounded<T>(__fmul_rn(weight[j], rounded<T>(__fmul_rn(x[j], factor))));
+      }
+    }
+  };
 
   __device__ const T* query(long long token, int head) const {
     return projected + token * columns + QUERY_OFFSET + head * QUERY_STRIDE;
-  }
-  // What a warp does to a head, of which lane l has numbers l + 32 j.
-  template <int COUNT>
-  __device__ void load_weights(const T* norm, float (&weight)[COUNT]) const {
-#pragma unroll
-    for (int j = 0; j < COUNT; j++)
-      if constexpr (NORM) weight[j] = static_cast<float>(__ldg(norm + threadIdx.x % 32 + 32 * j));
-  }
-  __device__ Angles angles(int position) const {
-    Angles of;
-#pragma unroll
-    for (int j = 0; j < TURNS; j++) {
-      const float frequency =
-          __ldg(frequencies + min(static_cast<int>(threadIdx.x % 32) + 32 * j, ROTARY / 2 - 1));
-      sine_cosine(__fmul_rn(static_cast<float>(position), frequency), of.sine[j], of.cosine[j]);
-    }
-    return of;
-  }
-  template <int COUNT>
-  __device__ void norm(float (&x)[COUNT], const float (&weight)[COUNT]) const {
-    if constexpr (NORM) {
-      float squares = 0.f;
-#pragma unroll
-      for (int j = 0; j < COUNT; j++) squares = fmaf(x[j], x[j], squares);
-      const float factor = rsqrtf(warp_sum(squares) / (32 * COUNT) + *epsilon);
-#pragma unroll
-      for (int j = 0; j < COUNT; j++)
-        x[j] = rounded<T>(__fmul_rn(weight[j], rounded<T>(__fmul_rn(x[j], factor))));
-    }
   }
   // ``to`` says where number d goes.
   template <int COUNT, typename To>
@@ -98,16 +105,15 @@ struct ProjectedHeads {
   }
   // One head, by a warp: ``from`` in global memory, ``to`` in shared memory. All loads come first.
   template <int DIM>
-  __device__ void prepare(const T* from, const T* weights, int position, T* to) const {
-    constexpr int COUNT = DIM / 32;
-    float x[COUNT], weight[COUNT];
+  __device__ void prepare(const T* from, const T* norm, int position, T* to) const {
+    float x[DIM / 32];
 #pragma unroll
-    for (int j = 0; j < COUNT; j++)
+    for (int j = 0; j < DIM / 32; j++)
       x[j] = static_cast<float>(__ldg(from + threadIdx.x % 32 + 32 * j));
-    load_weights(weights, weight);
-    const Angles by = angles(position);
-    norm(x, weight);
-    turn_into(x, by, [&](int d) -> T& { return to[d]; });
+    const Preparation<DIM / 32> by(*this, norm);
+    const Angles angles = by.angles(position);
+    by.norm(x);
+    turn_into(x, angles, [&](int d) -> T& { return to[d]; });
   }
   __device__ static void turn(float& a, float& b, float sine, float cosine) {
     const float turned = fmaf(a, cosine, -__fmul_rn(b, sine));
@@ -141,6 +147,14 @@ struct ProjectedHeads {
     if (which == 2 && NORM) prefetch(query_norm + line);
     if (which == 3 && NORM) prefetch(key_norm + line);
     if (which >= 4 && which - 4 < Share::QUERIES_OF_TOKEN) prefetch(from + query + (which - 4) * QUERY_STRIDE);
+    if (lane * 32 < ROTARY / 2) prefetch(frequencies + lane * 32);
+    if (lane == 31) prefetch(epsilon);
+  }
+  // What all queries are prepared with: it comes into L2 while it is found out which they are.
+  template <int DIM>
+  __device__ void ask_preparation() const {
+    const int lane = threadIdx.x % 32;
+    if (NORM && lane * 64 < DIM) prefetch(query_norm + lane * 64);
     if (lane * 32 < ROTARY / 2) prefetch(frequencies + lane * 32);
     if (lane == 31) prefetch(epsilon);
   }

@@ -13,6 +13,8 @@ struct ReadyQueries {
   int numbers;              // of all heads of a token
 
   template <int DIM>
+  __device__ void ask() const {}
+  template <int DIM>
   __device__ const bfloat16* query(long long token, int head) const {
     return queries + token * numbers + head * DIM;
   }
@@ -24,6 +26,10 @@ struct ProjectedQueries {
   Source source;
   const int* starts;
 
+  template <int DIM>
+  __device__ void ask() const {
+    source.template ask_preparation<DIM>();
+  }
   template <int DIM>
   __device__ const bfloat16* query(long long token, int head) const {
     return source.query(token, head);
@@ -63,6 +69,7 @@ struct SharedPiece {
   __device__ SharedPiece(const SharedPrefix<Queries>& all, int tile, int piece)
       : all(all), lane(threadIdx.x % 32), warp(threadIdx.x / 32), kv_head(blockIdx.y), piece(piece),
         tile(tile) {
+    if (threadIdx.x < 32) all.queries.template ask<DIM>();
     const int each = all.width * GROUP;
     for (const int* group = all.groups; group < all.groups + 3 * all.num_groups; group += 3) {
       const int here = (group[1] - group[0]) * each, tiles = (here + TILE_QUERIES - 1) / TILE_QUERIES;
@@ -174,8 +181,7 @@ struct SharedPiece {
       const int query = min(warp_query + lane % 16, num_queries - 1), token = query / GROUP;
       const int position =
           all.queries.starts[first_row + token / all.width] + token % all.width - all.first;
-      float weight[COUNT];
-      source.load_weights(source.query_norm, weight);
+      const typename Queries::Heads::template Preparation<COUNT> by(source, source.query_norm);
       typename Queries::Heads::Angles angles;
       wait_for_copies<LATER>();
       __syncwarp();
@@ -190,11 +196,11 @@ struct SharedPiece {
 #pragma unroll
           for (int j = 0; j < COUNT; j++) x[q][j] = static_cast<float>(number(q, lane + 32 * j));
 #pragma unroll
-        for (int q = 0; q < AT_ONCE; q++) source.norm(x[q], weight);
+        for (int q = 0; q < AT_ONCE; q++) by.norm(x[q]);
 #pragma unroll
         for (int q = 0; q < AT_ONCE; q++) {
           if (i + q == 0 || (warp_query + i + q) % GROUP == 0)
-            angles = source.angles(__shfl_sync(0xffffffffu, position, i + q));
+            angles = by.angles(__shfl_sync(0xffffffffu, position, i + q));
           source.turn_into(x[q], angles, [&](int d) -> T& { return number(q, d); });
         }
       }
