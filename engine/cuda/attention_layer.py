@@ -248,7 +248,7 @@ class CudaPagedCache(PagedCache):
         scale: float,
     ) -> mx.array:
         """Prepare the heads in ``projected``, write, attend: (rows, width, query heads * dim)."""
-        counters = self.layer.counters(self.num_counters(projection.num_heads))
+        num_counters = self.num_counters(projection.num_heads)
         constants = self.layer.constants(preparation, scale)
         shared, sums = self.shared, None
         if shared is not None:
@@ -260,7 +260,7 @@ class CudaPagedCache(PagedCache):
                     projected=projected,
                     projection=projection,
                     preparation=preparation,
-                    counters=counters,
+                    counters=self.layer.counters(prefix_attention.num_counters(num_counters)),
                     constants=constants,
                 )
                 self.done = [out]
@@ -280,7 +280,7 @@ class CudaPagedCache(PagedCache):
             projected,
             projection,
             preparation,
-            counters=counters,
+            counters=self.layer.counters(num_counters),
             constants=constants,
             shared=sums,
         )

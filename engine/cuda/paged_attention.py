@@ -94,8 +94,8 @@ class SharedSums:
     """Sums over positions that rows have in common, for a launch that adds each row's own."""
 
     rows: SharedRows
-    partial: mx.array  # (rows, K/V heads, pieces, width * group, dim) bfloat16, normalised
-    stats: mx.array  # (rows, K/V heads, pieces, width * group, 2) float32
+    partial: mx.array  # (K/V heads, pieces, rows * width * group, dim) bfloat16, normalised
+    stats: mx.array  # (K/V heads, pieces, rows * width * group, 2) float32
 
 
 def attend(

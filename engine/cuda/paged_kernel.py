@@ -53,7 +53,7 @@ SHARED = {  # ``shared_rows`` as shared_rows.py packs them
     "BEFORE": "0",
     "SHARED": """{
           shared_rows + shared_rows_shape[0] - 1 - 2 * tables_shape[0], shared_partial,
-          shared_stats, shared_partial_shape[2], nullptr}""",
+          shared_stats, shared_partial_shape[1], shared_partial_shape[2], nullptr}""",
 }
 SHARED_INPUTS = ("shared_rows", "shared_partial", "shared_stats")
 PAGES_INPUTS = ("key_pages", "value_pages", "tables", "starts", "lengths", "counters")

@@ -29,7 +29,7 @@ GRID = """
   const int prefix_tiles =
       (rows * width * GROUP + SHARED_QUERIES - 1) / SHARED_QUERIES +
       (shared_rows_shape[0] - 1 - 2 * rows) / 3 - 1;
-  const int pieces = before * gridDim.x / prefix_tiles;
+  const int pieces = min(32, before * static_cast<int>(gridDim.x) / prefix_tiles);
   const int* positions = shared_rows + shared_rows_shape[0] - 1 - 2 * rows;
   const int most_splits = positions[2 * rows];
   const long long own_sums = (long long)rows * own_tiles * gridDim.y * most_splits * QUERIES;
@@ -39,7 +39,9 @@ GRID = """
 TERMS = {
     "SPLITS": "most_splits",
     "BEFORE": "before",
-    "SHARED": "{positions, prefix_partial, prefix_stats, pieces, positions + rows}",
+    "SHARED": """{
+          positions, prefix_partial, prefix_stats, pieces, rows * width * GROUP,
+          positions + rows}""",
 }
 ATTEND = """
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -51,7 +53,8 @@ ATTEND = """
         prefix, number / pieces, number % pieces);
     if (piece.is_empty()) return;
     piece.run(shared);
-    find_merges<Own>(piece, window, merges);
+    int* met = window.counters + rows * own_tiles * gridDim.y;
+    find_merges<Own>(piece, window, met, merges);
   } else {
     using Tiles = TILES;
     Own share(window);
@@ -89,7 +92,10 @@ def attend_projected(
     counters: mx.array,
     constants: mx.array,
 ) -> mx.array:
-    """Do what ``paged_attention.attend_projected`` does, for rows that share something."""
+    """Do what ``paged_attention.attend_projected`` does, for rows that share something.
+
+    It takes ``num_counters`` counters.
+    """
     rows, width, _ = projected.shape
     group, num_kv_heads, head_dim = (
         projection.group,
@@ -109,7 +115,7 @@ def attend_projected(
     blocks = paged_attention.blocks_for(splits, own, BLOCKS * MULTIPROCESSORS)
     prefix_tiles, pieces = shared_prefix.tiles_and_pieces(shared, rows, width, group, num_kv_heads)
     before = -(-prefix_tiles * pieces // blocks)
-    pieces = before * blocks // prefix_tiles  # as the kernel counts them
+    pieces = min(shared_prefix.MOST_PIECES, before * blocks // prefix_tiles)  # as the kernel does
     own_sums, prefix_sums = own * splits * QUERIES, own // tiles * pieces * width * group
     out, _, _ = kernel(
         [
@@ -125,6 +131,14 @@ def attend_projected(
         [mx.bfloat16, mx.float32, mx.float32],
     )
     return out
+
+
+def num_counters(own: int) -> int:
+    """How many counters a launch needs that needs ``own`` for what rows have of their own.
+
+    Groups have fewer tiles of queries than rows have, and one more each.
+    """
+    return 3 * own
 
 
 @cache

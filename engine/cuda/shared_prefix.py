@@ -29,7 +29,7 @@ PREFIX = """
       from, key_pages, value_pages, tables, shared_rows, PARTIAL, STATS,
       num_groups, width, static_cast<int>(gridDim.y),
       static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
-      pieces, limits[1], scale[0]};
+      pieces, rows * width * GROUP, limits[1], scale[0]};
 """
 ATTEND = """
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -41,6 +41,7 @@ ATTEND = """
 WARPGROUPS = 2
 QUERIES = 64 * WARPGROUPS  # of a tile, see kernels/shared_prefix.cuh
 SHARED_MEMORY = 226 * 1024  # of a block, at most
+MOST_PIECES = 32
 MOST_SLOTS = 8  # for keys of a tile, or its values
 FILES = ("warpgroup.cuh", "warpgroup_attention.cuh", "shared_prefix.cuh")
 INPUTS = ("key_pages", "value_pages", "tables", "shared_rows")
@@ -96,8 +97,8 @@ def tiles_and_pieces(
 ) -> tuple[int, int]:
     """How many tiles of queries groups have at most, and how many pieces each is worth."""
     tiles = -(-rows * width * group // QUERIES) + shared.num_groups - 1
-    pieces = max(1, min(shared.num_positions // KEYS, MULTIPROCESSORS // (tiles * num_kv_heads)))
-    return tiles, pieces
+    pieces = min(shared.num_positions // KEYS, MULTIPROCESSORS // (tiles * num_kv_heads))
+    return tiles, max(1, min(MOST_PIECES, pieces))
 
 
 def _launch(
@@ -112,7 +113,7 @@ def _launch(
     rows, width, group = sizes
     head_dim, num_kv_heads = pages.shape.key_dim, pages.shape.num_kv_heads
     tiles, pieces = tiles_and_pieces(shared, *sizes, num_kv_heads)
-    sums = (rows, num_kv_heads, pieces, width * group)
+    sums = (num_kv_heads, pieces, rows * width * group)
     partial, stats = kernel(
         [*inputs, pages.keys, pages.values, window.tables, shared.packed],
         (pieces, num_kv_heads, tiles),

@@ -35,27 +35,28 @@ __device__ __forceinline__ void load_cached(float (&to)[COUNT], const float* fro
   }
 }
 
+// The same of pairs of 16-bit numbers.
 template <int COUNT>
-__device__ __forceinline__ void load_cached(float (&to)[COUNT], const bfloat16* from) {
-  static_assert(COUNT % 2 == 0 || COUNT < 8);
-  if constexpr (COUNT % 2) {
+__device__ __forceinline__ void load_cached(unsigned (&to)[COUNT], const bfloat16* from) {
+  if constexpr (COUNT % 4 == 0) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) to[i] = static_cast<float>(from[i]);
+    for (int i = 0; i < COUNT; i += 4)
+      *reinterpret_cast<uint4*>(to + i) = __ldcg(reinterpret_cast<const uint4*>(from + 2 * i));
+  } else if constexpr (COUNT % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2)
+      *reinterpret_cast<uint2*>(to + i) = __ldcg(reinterpret_cast<const uint2*>(from + 2 * i));
   } else {
-    unsigned pairs[COUNT / 2];
-    if constexpr (COUNT == 8) {
-      const uint4 all = __ldcg(reinterpret_cast<const uint4*>(from));
-      pairs[0] = all.x, pairs[1] = all.y, pairs[2] = all.z, pairs[3] = all.w;
-    } else {
 #pragma unroll
-      for (int i = 0; i < COUNT / 2; i++) pairs[i] = __ldcg(reinterpret_cast<const unsigned*>(from) + i);
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT / 2; i++) {
-      const float2 pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(pairs + i));
-      to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
-    }
+    for (int i = 0; i < COUNT; i++) to[i] = __ldcg(reinterpret_cast<const unsigned*>(from) + i);
   }
+}
+
+// What others wrote before they counted is seen after it.
+__device__ __forceinline__ int acquired(const int* from) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
 }
 
 // Whether this block is the last of its tile to get here; what the others wrote is then visible.
@@ -72,29 +73,68 @@ __device__ __forceinline__ bool is_last(int* counter, int expected) {
   return last;
 }
 
-// Joins what was left of one query of the tile, by a warp: pieces of what is shared first, then splits in
-// order, 32 at a time.
+// Adds what pieces of a shared prefix come to for a query, by a warp, to the ``sum`` and weighed ``value``
+// of the row's own scores under their ``maximum``. All loads come first.
+template <typename Share, int DIMS>
+__device__ void add_pieces(
+    const Share& share, int query, float maximum, float& sum, float (&value)[DIMS]) {
+  if constexpr (DIMS % 2 == 0) {
+    constexpr int AT_ONCE = 8;
+    const int lane = threadIdx.x % 32;
+    const SharedSums& shared = share.all.shared;
+    const int num_pieces = pieces_of(share.num_shared, shared.num_pieces);
+    const int number =
+        share.row * share.all.width * Share::QUERIES_OF_TOKEN + share.tile * QUERIES + query;
+    const auto place = [&](int piece) {
+      return (long long)(share.kv_head * shared.num_pieces + piece) * shared.num_queries + number;
+    };
+    const bfloat16* from = shared.partial + lane * DIMS;
+    float2 stat = make_float2(NOTHING, 0.f);
+    if (lane < num_pieces) stat = __ldcg(reinterpret_cast<const float2*>(shared.stats) + place(lane));
+    alignas(16) unsigned parts[AT_ONCE][DIMS / 2];
+    const auto load_parts = [&](int first) {
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; i++)
+        load_cached(parts[i], from + place(min(first + i, num_pieces - 1)) * Share::DIM);
+    };
+    load_parts(0);
+    const float highest = fmaxf(maximum, warp_maximum(stat.x));
+    const float own = exp2f(maximum - highest);
+    const float weight = exp2f(stat.x - highest) * stat.y;
+    sum = sum * own + warp_sum(weight);
+#pragma unroll
+    for (int j = 0; j < DIMS; j++) value[j] *= own;
+    for (int first = 0;;) {
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; i++) {
+        const float w = __shfl_sync(0xffffffffu, weight, min(first + i, 31));
+        if (first + i >= num_pieces) continue;
+#pragma unroll
+        for (int j = 0; j < DIMS / 2; j++) {
+          const float2 pair = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&parts[i][j]));
+          value[2 * j] = fmaf(w, pair.x, value[2 * j]);
+          value[2 * j + 1] = fmaf(w, pair.y, value[2 * j + 1]);
+        }
+      }
+      first += AT_ONCE;
+      if (first >= num_pieces) break;
+      load_parts(first);
+    }
+  }
+}
+
+// Joins the splits of one query of the tile, by a warp, in order, 32 at a time; then what is shared.
 template <typename Share>
 __device__ void merge_query(const Share& share, int query) {
   using T = typename Share::Number;
   constexpr int DIMS = Share::DIM / 32;  // of a lane: DIMS * lane and on
   const int lane = threadIdx.x % 32;
-  const SharedSums& shared = share.all.shared;
-  const int each = share.all.width * Share::QUERIES_OF_TOKEN;
-  // counted from position 0 where nothing is shared, so that it does not show where a window starts
-  const int num_pieces = pieces_of(share.num_shared, shared.num_pieces);
-  const int begin = share.num_shared ? 0 : share.first_split;
-  const int own_begin = share.num_shared ? num_pieces : share.first_split;
-  const int end = own_begin + share.num_splits;
-  const long long own = (share.number() * share.all.most_splits - own_begin) * QUERIES + query;
-  const long long others =
-      ((long long)share.row * share.all.num_kv_heads + share.kv_head) * shared.num_pieces * each +
-      share.tile * QUERIES + query;
+  // counted from position 0, so that it does not show where a window starts
+  const int begin = share.first_split, end = begin + share.num_splits;
+  const long long here = (share.number() * share.all.most_splits - begin) * QUERIES + query;
   const auto stat_of = [&](int s) {
     if (s >= end || s < begin) return make_float2(NOTHING, 0.f);
-    const float* stats = s < num_pieces ? shared.stats : share.all.stats;
-    const long long place = s < num_pieces ? others + (long long)s * each : own + (long long)s * QUERIES;
-    return __ldcg(reinterpret_cast<const float2*>(stats) + place);
+    return __ldcg(reinterpret_cast<const float2*>(share.all.stats) + here + (long long)s * QUERIES);
   };
   alignas(16) T gates[DIMS];
   share.load_gates(query, gates);
@@ -107,36 +147,25 @@ __device__ void merge_query(const Share& share, int query) {
   float sum = 0.f;
   for (int base = chunk; base < end; base += 32) {
     const float2 stat = base == chunk ? first_stat : stat_of(base + lane);
-    float weight = stat.x <= NOTHING ? 0.f : exp2f(__fsub_rn(stat.x, maximum));
-    const float weighed = __fmul_rn(weight, stat.y);
-    sum = __fadd_rn(sum, warp_sum(weighed));
-    if (base + lane < num_pieces) weight = weighed;  // of what is normalised
-    const int last = min(end, base + 32), last_piece = min(last, num_pieces);
-    int s = max(base, begin);
-    const auto add = [&](const float (&part)[DIMS]) {
+    const float weight = stat.x <= NOTHING ? 0.f : exp2f(__fsub_rn(stat.x, maximum));
+    sum = __fadd_rn(sum, warp_sum(__fmul_rn(weight, stat.y)));
+    const int last = min(end, base + 32);
+#pragma unroll 8
+    for (int s = max(base, begin); s < last; s++) {
       const float w = __shfl_sync(0xffffffffu, weight, s - base);
-#pragma unroll
-      for (int j = 0; j < DIMS; j++) value[j] = fmaf(w, part[j], value[j]);
-    };
-#pragma unroll 8
-    for (; s < last_piece; s++) {
-      alignas(16) float part[DIMS];
-      load_cached<DIMS>(part, shared.partial + (others + (long long)s * each) * Share::DIM + lane * DIMS);
-      add(part);
-    }
-#pragma unroll 8
-    for (; s < last; s++) {
       alignas(16) float part[DIMS];
       load_cached<DIMS>(
-          part, share.all.partial + (own + (long long)s * QUERIES) * Share::DIM + lane * DIMS);
-      add(part);
+          part, share.all.partial + (here + (long long)s * QUERIES) * Share::DIM + lane * DIMS);
+#pragma unroll
+      for (int j = 0; j < DIMS; j++) value[j] = fmaf(w, part[j], value[j]);
     }
   }
+  if (share.num_shared) add_pieces(share, query, maximum, sum, value);
   share.emit(query, value, sum, gates);
 }
 
-// Joins the parts of a split, a warp for each query: into the output if nothing else is seen, or where the
-// merge finds it.
+// Joins the parts of a split, a warp for each query: into the output if ``is_whole``, with what is shared, or
+// where the merge finds it.
 template <int WARPS, int PARTS, typename Share, typename Result>
 __device__ void leave(const Share& share, const Result& result, long long here, bool is_whole) {
   using T = typename Share::Number;
@@ -158,6 +187,7 @@ __device__ void leave(const Share& share, const Result& result, long long here, 
       for (int j = 0; j < DIMS; j++) value[j] = fmaf(factor, part[j], value[j]);
     }
     if (is_whole) {
+      if (share.num_shared) add_pieces(share, query, maximum, sum, value);
       share.emit(query, value, sum, gates);
     } else {
       store(share.all.partial + (here * QUERIES + query) * Share::DIM + share.first_dim(), value);
@@ -167,27 +197,42 @@ __device__ void leave(const Share& share, const Result& result, long long here, 
   }
 }
 
+// Whether what the one split of a tile lacks is ready: asked by the last warp, which is done first, and
+// known to all of the block after the next barrier.
+template <typename Share>
+__device__ __forceinline__ void ask_for_pieces(const Share& share, int* counter, bool& are_ready) {
+  if (threadIdx.x == blockDim.x - 1) {
+    are_ready = acquired(counter) == share.num_counted() - 1;
+    if (are_ready) *counter = 0;
+  }
+}
+
 // Attends to a block's splits and leaves them; returns whether the block is to merge the tile. ``shared``: as
 // much as Tiles take, ``stats`` of each of their parts.
 template <typename Tiles, int WARPS, typename Share>
 __device__ bool attend_to_splits(
     Share& share, const typename Tiles::Ahead& ahead, unsigned char* shared,
     float (*stats)[QUERIES][2]) {
+  __shared__ bool are_ready;
   share.ask();
   if (share.is_empty()) return false;
   const long long number = share.number();
-  const bool is_whole = share.num_splits == 1 && share.num_shared == 0;
+  int* counter = share.all.counters + number;
+  const bool may_wait = share.all.shared.first_rows && share.num_shared;
+  bool is_whole = share.num_splits == 1;
   for (int split = share.begin_split; split < share.end_split; split++) {
     share.take(split);
     const auto result = Tiles::run(share, ahead, shared, stats);
+    if (is_whole && may_wait) ask_for_pieces(share, counter, are_ready);
     __syncthreads();
+    if (is_whole && may_wait) is_whole = are_ready;
     const long long here = number * share.all.most_splits + split - share.first_split;
     leave<WARPS, Tiles::PARTS>(share, result, here, is_whole);
     __syncthreads();
   }
   if (is_whole) return false;
-  const int num_leaving = share.num_leaving();
-  return num_leaving == 1 || is_last(share.all.counters + number, num_leaving);
+  const int num_counted = share.num_counted();
+  return num_counted == 1 || is_last(counter, num_counted);
 }
 
 template <

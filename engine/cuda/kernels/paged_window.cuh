@@ -7,9 +7,10 @@ constexpr int KEYS = 16;           // of a tile: one block of 16 positions, or a
 // Sums over leading positions that rows have in common, see shared_prefix.cuh; none where there is nothing.
 struct SharedSums {
   const int* positions;     // how many each row has
-  const bfloat16* partial;  // (rows, K/V heads, num_pieces, width x GROUP, dim), normalised
+  const bfloat16* partial;  // (K/V heads, num_pieces, num_queries, dim), normalised
   const float* stats;       // likewise without dim, as below
-  int num_pieces;
+  int num_pieces;           // at most 32
+  int num_queries;          // rows x width x GROUP
   const int* first_rows;    // of each row's group, where blocks of this launch make the sums
 };
 
@@ -132,12 +133,12 @@ struct Share {
     const int tiles = (all.width * GROUP + QUERIES - 1) / QUERIES;
     return ((long long)row * tiles + tile) * all.num_kv_heads + kv_head;
   }
-  // How many blocks leave sums for the tile: those of its splits, and of what is shared.
-  __device__ int num_leaving() const {
+  // How many times it is counted that something is ready for the tile: by each block of its splits, and
+  // for each tile of a group's queries that it has a part in, if that is not ready from the start.
+  __device__ int num_counted() const {
     if (!all.shared.first_rows || num_shared == 0) return num_blocks();
     const int query = (row - all.shared.first_rows[row]) * all.width * GROUP + tile * QUERIES;
-    const int tiles = (query + num_queries - 1) / SHARED_QUERIES - query / SHARED_QUERIES + 1;
-    return num_blocks() + tiles * pieces_of(num_shared, all.shared.num_pieces);
+    return num_blocks() + (query + num_queries - 1) / SHARED_QUERIES - query / SHARED_QUERIES + 1;
   }
   __device__ int token(int query) const { return (tile * QUERIES + query) / GROUP; }
   __device__ int head(int query) const { return kv_head * GROUP + (tile * QUERIES + query) % GROUP; }

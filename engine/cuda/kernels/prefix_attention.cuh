@@ -1,17 +1,19 @@
 // Attention of a window whose rows share a prefix, in one launch: pieces of what is shared come first, and
 // each row's own splits after them; tensor cores multiply for the ones while the others wait for pages.
 //
-// Grid: (any, K/V heads, ``before`` + rows x query tiles). A row's tile is merged by whichever block is the
-// last to leave sums for it: nobody waits for anybody.
+// Grid: (any, K/V heads, ``before`` + rows x query tiles). A row's block that finds the pieces there adds them
+// to what it has; one that does not leaves what it has to the blocks of the pieces, which wait for each
+// other, so that they can share that work, but for nobody else.
 
 // Tiles of rows that a block is to merge.
 struct Merges {
   int count, list[SHARED_QUERIES];
 };
 
-// Of a block that has left a piece: which tiles lack nothing else.
+// Of a block that has left a piece: says so of its part of the tiles of rows, and finds those that lack
+// nothing else. ``met`` are zeros, one for each tile of groups' queries and K/V head, before and after.
 template <typename Share, typename Piece, typename Window>
-__device__ void find_merges(const Piece& piece, const Window& all, Merges& merges) {
+__device__ void find_merges(const Piece& piece, const Window& all, int* met, Merges& merges) {
   const int each = all.width * Share::QUERIES_OF_TOKEN, tiles = (each + QUERIES - 1) / QUERIES;
   const int first = piece.tile * SHARED_QUERIES;
   const int last = min(first + SHARED_QUERIES, piece.num_queries) - 1;
@@ -19,13 +21,25 @@ __device__ void find_merges(const Piece& piece, const Window& all, Merges& merge
     return (piece.first_row + query / each) * tiles + query % each / QUERIES;
   };
   const int begin = number_of(first), end = number_of(last) + 1;
+  const int num_pieces = pieces_of(piece.positions, piece.all.num_pieces);
+  met += piece.number * all.num_kv_heads + piece.kv_head;
   __threadfence();
-  if (threadIdx.x == 0) merges.count = 0;
   __syncthreads();
-  for (int z = begin + threadIdx.x; z < end; z += blockDim.x) {
+  if (threadIdx.x == 0) {
+    merges.count = 0;
+    if (num_pieces > 1) {
+      atomicAdd(met, 1);
+      while (acquired(met) < num_pieces) {
+      }
+      if (atomicAdd(met, 1) == 2 * num_pieces - 1) *met = 0;
+    }
+  }
+  __syncthreads();
+  for (int z = begin + piece.piece + threadIdx.x * num_pieces; z < end; z += blockDim.x * num_pieces) {
     const Share share(all, 0, z);
     int* counter = all.counters + share.number();
-    if (atomicAdd(counter, 1) == share.num_leaving() - 1) {
+    __threadfence();
+    if (atomicAdd(counter, 1) == share.num_counted() - 1) {
       *counter = 0;
       merges.list[atomicAdd(&merges.count, 1)] = z;
     }

@@ -43,9 +43,10 @@ struct SharedPrefix {
   const bfloat16* value_pages;
   const int* tables;  // (rows, table_length) block ids
   const int* groups;  // (num_groups, 3): first row, row after the last, positions that they share
-  bfloat16* partial;  // (rows, K/V heads, pieces, width x GROUP, dim), normalised
+  bfloat16* partial;  // (K/V heads, pieces, num_queries, dim), normalised
   float* stats;       // likewise without dim: (maximum of the scaled scores in base 2, sum)
   int num_groups, width, num_kv_heads, num_blocks, table_length, num_pieces;
+  int num_queries;  // of all rows for a K/V head
   int first;  // positions before this one are not seen
   float scale;
 };
@@ -62,18 +63,18 @@ struct SharedPiece {
 
   const SharedPrefix<Queries>& all;
   const int lane, warp, kv_head, piece;
-  int tile;  // of the group's queries, if there is a group
+  const int number;  // of a tile among those of all groups
+  int tile;          // of its group's
   int first_row, num_queries = 0, positions = 0, begin = 0, stop = 0;  // key tiles of the piece
 
-  // Tile ``tile`` of those of all groups.
-  __device__ SharedPiece(const SharedPrefix<Queries>& all, int tile, int piece)
+  __device__ SharedPiece(const SharedPrefix<Queries>& all, int number, int piece)
       : all(all), lane(threadIdx.x % 32), warp(threadIdx.x / 32), kv_head(blockIdx.y), piece(piece),
-        tile(tile) {
+        number(number), tile(number) {
     if (threadIdx.x < 32) all.queries.template ask<DIM>();
     const int each = all.width * GROUP;
     for (const int* group = all.groups; group < all.groups + 3 * all.num_groups; group += 3) {
       const int here = (group[1] - group[0]) * each, tiles = (here + TILE_QUERIES - 1) / TILE_QUERIES;
-      if (this->tile < tiles) {
+      if (tile < tiles) {
         first_row = group[0];
         num_queries = here;
         positions = group[2];
@@ -82,7 +83,7 @@ struct SharedPiece {
         stop = min(begin + tiles_each, positions / KEYS);
         return;
       }
-      this->tile -= tiles;
+      tile -= tiles;
     }
   }
   __device__ bool is_empty() const { return begin >= stop; }
@@ -209,18 +210,16 @@ struct SharedPiece {
 
   // Results take the place of the warp's own queries, to be stored in whole pieces.
   __device__ void leave(const Attention& attention, T* queries, int warp_query, float scale) const {
-    const int each = all.width * GROUP;
-    auto place = [&](int query) {
-      const long long head = (long long)(first_row + query / each) * all.num_kv_heads + kv_head;
-      return (head * all.num_pieces + piece) * each + query % each;
-    };
+    const long long place =
+        (long long)(kv_head * all.num_pieces + piece) * all.num_queries +
+        first_row * all.width * GROUP + warp_query;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const float total = attention.whole_total(half);
       const float inverse = total > 0.f ? 1.f / total : 0.f;
       const int r = half * 8 + lane / 4;
       if (lane % 4 == 0 && warp_query + r < num_queries)
-        reinterpret_cast<float2*>(all.stats)[place(warp_query + r)] =
+        reinterpret_cast<float2*>(all.stats)[place + r] =
             make_float2(fmaxf(NOTHING, __fmul_rn(attention.maximum[half], scale)), total);
 #pragma unroll
       for (int c = 0; c < PIECES; c++)
@@ -231,13 +230,14 @@ struct SharedPiece {
                 attention.sums[c * 4 + 2 * half + 1] * inverse);
     }
     __syncwarp();
-#pragma unroll 4
-    for (int i = lane; i < 16 * PIECES; i += 32) {
-      const int query = warp_query + i / PIECES;
-      if (query < num_queries)
-        reinterpret_cast<uint4*>(all.partial + place(query) * DIM)[i % PIECES] =
-            *reinterpret_cast<const uint4*>(
-                queries + Attention::place(warp % 4 * 16 + i / PIECES, i % PIECES));
+    uint4* to = reinterpret_cast<uint4*>(all.partial + place * DIM);
+    const int count = min(16, num_queries - warp_query) * PIECES;
+#pragma unroll
+    for (int j = 0; j < 16 * PIECES / 32; j++) {
+      const int i = j * 32 + lane;
+      if (i < count)
+        to[i] = *reinterpret_cast<const uint4*>(
+            queries + Attention::place(warp % 4 * 16 + i / PIECES, i % PIECES));
     }
   }
 };
