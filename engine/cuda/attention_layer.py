@@ -248,41 +248,16 @@ class CudaPagedCache(PagedCache):
         scale: float,
     ) -> mx.array:
         """Prepare the heads in ``projected``, write, attend: (rows, width, query heads * dim)."""
-        num_counters = self.num_counters(projection.num_heads)
-        constants = self.layer.constants(preparation, scale)
-        shared, sums = self.shared, None
-        if shared is not None:
-            if prefix_attention.takes(projection.head_dim):
-                out = prefix_attention.attend_projected(
-                    self.pages,
-                    self.window,
-                    shared,
-                    projected=projected,
-                    projection=projection,
-                    preparation=preparation,
-                    counters=self.layer.counters(prefix_attention.num_counters(num_counters)),
-                    constants=constants,
-                )
-                self.done = [out]
-                return out
-            sums = shared_prefix.attend_projected(
-                self.pages,
-                self.window,
-                shared,
-                projected=projected,
-                projection=projection,
-                preparation=preparation,
-                constants=constants,
-            )
-        out = paged_attention.attend_projected(
+        num_counters = prefix_attention.COUNTERS * self.num_counters(projection.num_heads)
+        out = prefix_attention.attend_projected(
             self.pages,
             self.window,
             projected,
             projection,
             preparation,
             counters=self.layer.counters(num_counters),
-            constants=constants,
-            shared=sums,
+            constants=self.layer.constants(preparation, scale),
+            shared=self.shared,
         )
         self.done = [out]
         return out

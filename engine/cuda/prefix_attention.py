@@ -74,28 +74,73 @@ WARPS = 4 * shared_prefix.WARPGROUPS
 HELD = 1  # key tiles that a warp has room for
 BLOCKS = 2  # on a multiprocessor
 SHARED_MEMORY = 112 * 1024  # of a block, at most
-
-
-def takes(head_dim: int) -> bool:
-    """Whether heads are so small that two blocks have room on a multiprocessor."""
-    return head_dim <= 128
+MOST_AT_ONCE = 128  # numbers of a head: two blocks have room on a multiprocessor
+# Counters over those for what rows have of their own: groups have fewer tiles of queries
+# than rows have, and one more each.
+COUNTERS = 3
 
 
 def attend_projected(
     pages: Pages,
     window: WindowArrays,
-    shared: SharedRows,
-    *,
     projected: mx.array,
     projection: Projection,
     preparation: HeadPreparation,
+    *,
     counters: mx.array,
     constants: mx.array,
+    shared: SharedRows | None,
 ) -> mx.array:
-    """Do what ``paged_attention.attend_projected`` does, for rows that share something.
+    """Do what ``paged_attention.attend_projected`` does, where rows may share something.
 
-    It takes ``num_counters`` counters.
+    There are to be COUNTERS times as many counters.
     """
+    if shared is not None and projection.head_dim <= MOST_AT_ONCE:
+        return attend_at_once(
+            pages,
+            window,
+            projected,
+            projection,
+            preparation,
+            counters=counters,
+            constants=constants,
+            shared=shared,
+        )
+    sums = None
+    if shared is not None:
+        sums = shared_prefix.attend_projected(
+            pages,
+            window,
+            shared,
+            projected=projected,
+            projection=projection,
+            preparation=preparation,
+            constants=constants,
+        )
+    return paged_attention.attend_projected(
+        pages,
+        window,
+        projected,
+        projection,
+        preparation,
+        counters=counters,
+        constants=constants,
+        shared=sums,
+    )
+
+
+def attend_at_once(
+    pages: Pages,
+    window: WindowArrays,
+    projected: mx.array,
+    projection: Projection,
+    preparation: HeadPreparation,
+    *,
+    counters: mx.array,
+    constants: mx.array,
+    shared: SharedRows,
+) -> mx.array:
+    """Do so in one launch, for heads of up to MOST_AT_ONCE."""
     rows, width, _ = projected.shape
     group, num_kv_heads, head_dim = (
         projection.group,
@@ -131,14 +176,6 @@ def attend_projected(
         [mx.bfloat16, mx.float32, mx.float32],
     )
     return out
-
-
-def num_counters(own: int) -> int:
-    """How many counters a launch needs that needs ``own`` for what rows have of their own.
-
-    Groups have fewer tiles of queries than rows have, and one more each.
-    """
-    return 3 * own
 
 
 @cache

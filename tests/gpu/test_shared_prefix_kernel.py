@@ -167,15 +167,15 @@ class Sharing:
         )
 
     def at_once(self) -> mx.array:
-        return prefix_attention.attend_projected(
+        return prefix_attention.attend_at_once(
             self.case.rows_of.pages,
             self.window,
-            self.shared,
-            projected=self.projected,
-            projection=self.case.projection,
-            preparation=self.case.preparation,
+            self.projected,
+            self.case.projection,
+            self.case.preparation,
             counters=self.counters,
             constants=self.constants,
+            shared=self.shared,
         )
 
 
