@@ -49,8 +49,9 @@ ATTEND = """
   using Own = Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source>;
   if (blockIdx.z < before) {
     const int number = blockIdx.z * gridDim.x + blockIdx.x;
-    const SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, SLOTS, Queries> piece(
-        prefix, number / pieces, number % pieces);
+    using Piece =
+        SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, SLOTS, HEAD_DIM <= 64, Queries>;
+    const Piece piece(prefix, number / pieces, number % pieces);
     if (piece.is_empty()) return;
     piece.run(shared);
     int* met = window.counters + rows * own_tiles * gridDim.y;

@@ -33,7 +33,7 @@ PREFIX = """
 """
 ATTEND = """
   extern __shared__ __align__(1024) unsigned char shared[];
-  const SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, SLOTS, Queries> piece(
+  const SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, SLOTS, true, Queries> piece(
       prefix, blockIdx.z, blockIdx.x);
   if (!piece.is_empty()) piece.run(shared);
 """

@@ -52,6 +52,11 @@ __device__ __forceinline__ void load_cached(unsigned (&to)[COUNT], const bfloat1
   }
 }
 
+// What this thread, and those it has met, wrote is seen by who acquires what it counts afterwards, and the
+// other way round.
+__device__ __forceinline__ void fence_counting() {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
 // What others wrote before they counted is seen after it.
 __device__ __forceinline__ int acquired(const int* from) {
   int value;
@@ -62,14 +67,14 @@ __device__ __forceinline__ int acquired(const int* from) {
 // Whether this block is the last of its tile to get here; what the others wrote is then visible.
 __device__ __forceinline__ bool is_last(int* counter, int expected) {
   __shared__ bool last;
-  __threadfence();
+  fence_counting();
   __syncthreads();
   if (threadIdx.x == 0) {
     last = atomicAdd(counter, 1) == expected - 1;
     if (last) *counter = 0;
   }
   __syncthreads();
-  __threadfence();
+  fence_counting();
   return last;
 }
 

@@ -23,7 +23,7 @@ __device__ void find_merges(const Piece& piece, const Window& all, int* met, Mer
   const int begin = number_of(first), end = number_of(last) + 1;
   const int num_pieces = pieces_of(piece.positions, piece.all.num_pieces);
   met += piece.number * all.num_kv_heads + piece.kv_head;
-  __threadfence();
+  fence_counting();
   __syncthreads();
   if (threadIdx.x == 0) {
     merges.count = 0;
@@ -38,14 +38,14 @@ __device__ void find_merges(const Piece& piece, const Window& all, int* met, Mer
   for (int z = begin + piece.piece + threadIdx.x * num_pieces; z < end; z += blockDim.x * num_pieces) {
     const Share share(all, 0, z);
     int* counter = all.counters + share.number();
-    __threadfence();
+    fence_counting();
     if (atomicAdd(counter, 1) == share.num_counted() - 1) {
       *counter = 0;
       merges.list[atomicAdd(&merges.count, 1)] = z;
     }
   }
   __syncthreads();
-  __threadfence();
+  fence_counting();
 }
 
 template <int WARPS, typename Share, typename Window>

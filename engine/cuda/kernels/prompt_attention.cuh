@@ -120,10 +120,11 @@ struct PromptAttention {
       const int position = key_tile * KEYS;
       if (position > high || position + KEYS <= low - all.window_size + 1) continue;
       const T* keys = ring + (key_tile - begin) % 2 * STAGE;
+      const T* values = keys + KEYS * DIM;
 
       const bool is_open = position + KEYS - 1 <= low && position > high - all.window_size &&
           position >= all.first;
-      attention.add(queries, keys, [&] { return keys + KEYS * DIM; }, scale, [&](float(&scores)[KEYS / 2]) {
+      attention.add(queries, keys, values, scale, [&](float(&scores)[KEYS / 2]) {
         if (is_open) return;
 #pragma unroll
         for (int half = 0; half < 2; half++) {

@@ -51,7 +51,9 @@ struct SharedPrefix {
   float scale;
 };
 
-template <int DIM, int GROUP, int BLOCK_SIZE, int WARPGROUPS, int SLOTS, typename Queries>
+// TOGETHER: registers are enough for a tile's weights beside the next one's scores.
+template <
+    int DIM, int GROUP, int BLOCK_SIZE, int WARPGROUPS, int SLOTS, bool TOGETHER, typename Queries>
 struct SharedPiece {
   using T = bfloat16;
   using Attention = WarpgroupAttention<DIM>;
@@ -59,6 +61,7 @@ struct SharedPiece {
   static constexpr int TILE_QUERIES = WARPGROUPS * 64, WARPS = WARPGROUPS * 4;
   static constexpr int SLOT = KEYS * DIM;       // keys of a tile, or its values
   static constexpr int FETCHED = KEYS / WARPS;  // rows of either that a warp fetches
+  static constexpr float SLACK = 8.f;           // weights of up to two to the power of it are added up
   static_assert(KEYS == SHARED_KEYS && BLOCK_SIZE % FETCHED == 0);
 
   const SharedPrefix<Queries>& all;
@@ -89,73 +92,111 @@ struct SharedPiece {
   __device__ bool is_empty() const { return begin >= stop; }
 
   __device__ void run(unsigned char* shared) const {
-    const int warp_query = tile * TILE_QUERIES + warp * 16;
+    // told to the compiler to be alike in all lanes: products may not diverge
+    const int begin = __shfl_sync(0xffffffffu, this->begin, 0);
+    const int stop = __shfl_sync(0xffffffffu, this->stop, 0);
+    const int warp = __shfl_sync(0xffffffffu, this->warp, 0);
+    const int num_queries = __shfl_sync(0xffffffffu, this->num_queries, 0);
+    const int warp_query = __shfl_sync(0xffffffffu, tile, 0) * TILE_QUERIES + warp * 16;
     const bool is_idle = warp_query / 64 * 64 >= num_queries;  // all of the warpgroup
     T* queries = reinterpret_cast<T*>(shared) + warp / 4 * 64 * DIM;
     T* ring = reinterpret_cast<T*>(shared) + TILE_QUERIES * DIM;
+
+    // Items: keys and values of one tile after another. A tile's values are multiplied with the next
+    // tile's keys right after them; then two slots are filled anew.
+    static_assert(SLOTS >= 4);
+    constexpr int AHEAD = SLOTS - 1;
     const int* table = all.tables + (long long)first_row * all.table_length;
     auto block_of = [&](int key_tile) {
       return table[(min(stop - 1, key_tile) * KEYS + warp * FETCHED) / BLOCK_SIZE];
     };
-    // Keys and values of one tile after another: item 2 t and item 2 t + 1.
-    constexpr int AHEAD = SLOTS - 1;  // items that are on their way
-    int blocks[(AHEAD + 1) / 2];
-#pragma unroll
-    for (int i = 0; i < (AHEAD + 1) / 2; i++) blocks[i] = block_of(begin + i);
+    int block = block_of(begin + lane);  // of one of 32 tiles
     load_queries(queries, warp_query);
     commit_copies();
-    auto fetch = [&](int item, int block) {
-      const int key_tile = begin + item / 2;
+    constexpr int ROWS = 32 / PIECES;  // of a tile that a warp copies at once
+    const long long mine = (long long)kv_head * all.num_blocks * BLOCK_SIZE * DIM + lane * 8;
+    const unsigned place =
+        shared_address(ring + Attention::place(warp * FETCHED + lane / PIECES, lane % PIECES));
+    int filled = 0, used = 0;  // slots: the next to fill, and to use
+    auto fetch = [&](int key_tile, bool are_values) {
       if (key_tile < stop) {
-        const int position = key_tile * KEYS + warp * FETCHED;
-        const long long from =
-            (((long long)kv_head * all.num_blocks + block) * BLOCK_SIZE + position % BLOCK_SIZE) *
-            DIM;
-        const T* pages = (item % 2 ? all.value_pages : all.key_pages) + from + lane * 8;
-        T* to = ring + item % SLOTS * SLOT;
+        const int number = key_tile - begin;
+        if (!are_values && number && number % 32 == 0) block = block_of(key_tile + lane);
+        const int here = (key_tile * KEYS + warp * FETCHED) % BLOCK_SIZE;
+        const T* from = (are_values ? all.value_pages : all.key_pages) + mine +
+            ((long long)__shfl_sync(0xffffffffu, block, number % 32) * BLOCK_SIZE + here) * DIM;
+        const unsigned to = place + filled * SLOT * 2;
 #pragma unroll
-        for (int i = 0; i < FETCHED * PIECES / 32; i++) {
-          const int number = i * 32 + lane;
-          copy_async(
-              to + Attention::place(warp * FETCHED + number / PIECES, number % PIECES),
-              pages + i * 256);
-        }
+        for (int i = 0; i < FETCHED / ROWS; i++)
+          copy_async(to ^ (i * ROWS * (128 + 16)), from + i * 256);
       }
       commit_copies();
+      if (++filled == SLOTS) filled = 0;
+    };
+    auto use = [&] {
+      const T* item = ring + used * SLOT;
+      if (++used == SLOTS) used = 0;
+      return item;
     };
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) fetch(i, blocks[i / 2]);
-    int block = AHEAD % 2 ? blocks[AHEAD / 2] : block_of(begin + AHEAD / 2);
+    for (int i = 0; i < AHEAD; i++) fetch(begin + i / 2, i % 2);
     prepare<AHEAD>(queries, warp_query);
 
-    int item = 0;
-    auto next = [&] {  // the next item, which all warps then have; the one before it is done with
-      wait_for_copies<AHEAD - 1>();
+    // All warps have a tile's values and the next one's keys, and are done with what came before.
+    auto meet_at = [&](int key_tile) {
+      wait_for_copies<AHEAD - 3>();
       publish_to_products();
       __syncthreads();
-      const int later = item + AHEAD;
-      fetch(later, block);
-      if (later % 2) block = block_of(begin + later / 2 + 1);
-      return ring + item++ % SLOTS * SLOT;
+      fetch(key_tile + AHEAD / 2, AHEAD % 2);
+      fetch(key_tile + (AHEAD + 1) / 2, (AHEAD + 1) % 2);
     };
+    wait_for_copies<AHEAD - 1>();
+    publish_to_products();
+    __syncthreads();
+    if (is_idle) {
+      for (int key_tile = begin; key_tile < stop; key_tile++) meet_at(key_tile);
+      wait_for_copies<0>();
+      return;
+    }
     Attention attention;
     const float scale = all.scale * 1.4426950408889634f;
-    for (int key_tile = begin; key_tile < stop; key_tile++) {
-      const T* keys = next();
-      if (is_idle) {
-        next();
-        continue;
-      }
+    float scores[KEYS / 2];
+    unsigned weights[KEYS / 16][4];
+    auto weigh = [&](int key_tile) {
       const int hidden = all.first - key_tile * KEYS;
-      attention.add(queries, keys, next, scale, [&](float(&scores)[KEYS / 2]) {
-        if (hidden <= 0) return;
+      if (hidden > 0) {
 #pragma unroll
         for (int i = 0; i < KEYS / 2; i++)
           if (i / 4 * 8 + 2 * (lane % 4) + i % 2 < hidden) scores[i] = -INFINITY;
-      });
+      }
+      attention.weigh(scores, weights, scale, SLACK / scale);
+    };
+    begin_products();
+    Attention::multiply_keys(scores, queries, use());
+    finish_products(scores);
+#pragma unroll 1
+    for (int key_tile = begin; key_tile < stop - 1; key_tile++) {
+      weigh(key_tile);
+      meet_at(key_tile);
+      const T* values = use();
+      const T* keys = use();
+      begin_products();
+      attention.multiply_values(weights, values);
+      if (!TOGETHER) {
+        finish_products(attention.sums);
+        begin_products();
+      }
+      Attention::multiply_keys(scores, queries, keys);
+      finish_products(scores);
+      attention.have_sums();
     }
+    weigh(stop - 1);
+    meet_at(stop - 1);
+    begin_products();
+    attention.multiply_values(weights, use());
+    finish_products(attention.sums);
     wait_for_copies<0>();
-    if (!is_idle) leave(attention, queries, warp_query, scale);
+    leave(attention, queries, warp_query, scale);
   }
 
   // A warp's 16 queries as they come, zeros after the last.

@@ -54,6 +54,18 @@ __device__ __forceinline__ void warpgroup_multiply(
       : SUMS_32(c)
       : "l"(a), "l"(b), "r"(adds));
 }
+// The same for sums that begin: nobody has to set them.
+#define NEW_4(c, i) "=f"(c[i]), "=f"(c[i + 1]), "=f"(c[i + 2]), "=f"(c[i + 3])
+#define NEW_16(c, i) NEW_4(c, i), NEW_4(c, i + 4), NEW_4(c, i + 8), NEW_4(c, i + 12)
+__device__ __forceinline__ void warpgroup_multiply_first(
+    float (&c)[32], unsigned long long a, unsigned long long b) {
+  asm volatile(
+      "{.reg .pred adds; setp.ne.b32 adds, 0, 0; "
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" REGISTERS_32
+      "}, %32, %33, adds, 1, 1, 0, 0;}"
+      : NEW_16(c, 0), NEW_16(c, 16)
+      : "l"(a), "l"(b));
+}
 template <int N>
 struct Columns {};
 

@@ -21,31 +21,46 @@ struct WarpgroupAttention {
   // Where 16-byte piece ``c`` of a row stands in DIM / 64 swizzled tiles.
   __device__ static int place(int r, int c) { return c / 8 * TILE + swizzled(r, c % 8); }
 
-  // All operands in shared memory, (64, DIM) each, published. ``values_of`` is called when scores are weighed
-  // and returns where the values are, which need not be there before. ``hide`` sets scores that do not count
+  // All operands in shared memory, (64, DIM) each, published. ``hide`` sets scores that do not count
   // to -INFINITY: number n * 4 + 2 * half + e is of query lane / 4 + 8 * half and key 8 n + 2 (lane % 4) + e.
-  template <typename Values, typename Hide>
-  __device__ void add(
-      const T* queries, const T* keys, Values&& values_of, float scale, const Hide& hide) {
+  template <typename Hide>
+  __device__ void add(const T* queries, const T* keys, const T* values, float scale, const Hide& hide) {
     float scores[KEYS / 2];
     begin_products();
-#pragma unroll
-    for (int k = 0; k < DIM / 16; k++) {
-      const int offset = k / 4 * TILE + k % 4 * 16;
-      warpgroup_multiply(
-          scores, tile_descriptor(queries + offset, 16), tile_descriptor(keys + offset, 16), k > 0);
-    }
+    multiply_keys(scores, queries, keys);
     finish_products(scores);
     hide(scores);
+    unsigned weights[KEYS / 16][4];
+    weigh(scores, weights, scale, 0.f);
+    begin_products();
+    multiply_values(weights, values);
+    finish_products(sums);
+  }
+
+  // The steps of it, for those who begin several products at once.
+  __device__ static void multiply_keys(float (&scores)[KEYS / 2], const T* queries, const T* keys) {
+    unsigned long long a = tile_descriptor(queries, 16), b = tile_descriptor(keys, 16);
+    asm volatile("" : "+l"(a), "+l"(b));  // or a loop's other steps would keep registers for each sum
+    warpgroup_multiply_first(scores, a, b);
+#pragma unroll
+    for (int k = 1; k < DIM / 16; k++) {
+      const int offset = (k / 4 * TILE + k % 4 * 16) / 8;
+      warpgroup_multiply(scores, a + offset, b + offset, 1);
+    }
+  }
+  // A maximum stays where no score is higher by more than ``slack``: sums are multiplied seldom then.
+  __device__ void weigh(
+      float (&scores)[KEYS / 2], unsigned (&weights)[KEYS / 16][4], float scale, float slack) {
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      float highest = maximum[half];
+      float highest = -INFINITY;
 #pragma unroll
       for (int n = 0; n < KEYS / 8; n++)
         highest = fmaxf(highest, fmaxf(scores[n * 4 + 2 * half], scores[n * 4 + 2 * half + 1]));
       highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
       highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
+      if (highest <= maximum[half] + slack) highest = maximum[half];
       const float base = highest == -INFINITY ? 0.f : highest;
       // exactly 1 where the maximum stays: then it does not matter whether a tile was skipped
       factor[half] = power_of_two(__fmul_rn(__fsub_rn(maximum[half], base), scale));
@@ -65,23 +80,26 @@ struct WarpgroupAttention {
 #pragma unroll
       for (int i = 0; i < DIM / 2; i++) sums[i] = __fmul_rn(sums[i], factor[i / 2 % 2]);
     }
-    unsigned weights[KEYS / 16][4];
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++)
 #pragma unroll
       for (int i = 0; i < 4; i++)
         weights[k][i] = packed(scores[k * 8 + 2 * i], scores[k * 8 + 2 * i + 1]);
-    const T* values = values_of();
-    begin_products();
+  }
+  __device__ void multiply_values(const unsigned (&weights)[KEYS / 16][4], const T* values) {
+    const unsigned long long b = tile_descriptor(values, TILE * 2);
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++)
 #pragma unroll
       for (int d = 0; d < DIM / COLUMNS; d++)
         warpgroup_multiply_add(
-            sums + d * COLUMNS / 2, weights[k],
-            tile_descriptor(values + d * (COLUMNS / 64) * TILE + k * 16 * 64, TILE * 2),
+            sums + d * COLUMNS / 2, weights[k], b + (d * (COLUMNS / 64) * TILE + k * 16 * 64) / 8,
             Columns<COLUMNS>());
-    finish_products(sums);
+  }
+  // Products that began before others have been finished together with them.
+  __device__ void have_sums() {
+#pragma unroll
+    for (int i = 0; i < DIM / 2; i++) asm volatile("" : "+f"(sums[i])::"memory");
   }
 
   // The sum of a query's weights, of all lanes that hold a part of it.
