@@ -153,7 +153,7 @@ class Batch:
     def _cut_parts(self) -> tuple[Span | GroupSpan, ...]:
         parts: list[Span | GroupSpan] = []
         for first, last, num_blocks in self.together:
-            used = self._used[first:last]
+            used = self.used[first:last]
             if num_blocks:
                 parts.append(group_span(used, num_blocks, first))
             else:
