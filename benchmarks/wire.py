@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 
 from ipc.client import Client
 from ipc.client_core import ClientCore
-from ipc.dealer import Dealer, arrived, open_dealer
+from ipc.dealer import Dealer, open_dealer
 from ipc.limits import ANSWER_LINGER
 from ipc.messages import Chunk, Submit
 from ipc.socket_watch import SocketWatch
@@ -105,13 +105,12 @@ class Crowd:
         self.clients: dict[Dealer, ClientCore] = {}
         now = time.monotonic()
         for number in range(count):
-            socket = open_dealer(address)
+            socket = open_dealer(address, self.watch)
             core = ClientCore(now=now)
             params = {"max_tokens": 60_000, "seed": 1}  # 256 of them are within the limits
             core.submit(Submit(f"r{number}", "text", "hello", params=params, window=window), now)
             core.read_all(f"r{number}")
             self.clients[socket] = core
-            self.watch.add(socket)
         self.tokens = 0
         self.chunks = 0
         self.ages: list[float] = []  # of tokens on arrival, in milliseconds
@@ -120,17 +119,18 @@ class Crowd:
         until = time.monotonic() + seconds
         tick = 0.0
         while (now := time.monotonic()) < until:
-            for socket, most in self.watch.wait(20):
-                self._read(socket, most, now)
+            for socket, hint in self.watch.wait(20):
+                self._read(socket, hint, now)
             if now > tick:
                 tick = now + 0.1
                 for socket, core in self.clients.items():
+                    socket.tend()
                     core.tick(now)
                     self._write(socket, core)
 
-    def _read(self, socket: Dealer, most: int, now: float) -> None:
+    def _read(self, socket: Dealer, hint: int, now: float) -> None:
         core = self.clients[socket]
-        for frames in arrived(socket, most):
+        for frames in socket.arrivals(hint):
             core.receive(frames, now)
             here = time.monotonic_ns()
             for _, event in core.take_events():

@@ -5,6 +5,7 @@ One thread owns the sockets. Nothing in the loop waits except the poll.
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import zmq
 
@@ -12,7 +13,7 @@ from .addresses import AddressError, require_local_or_curve
 from .broker_clients import ClientDesk
 from .broker_clock import BrokerClock
 from .broker_core import BrokerCore
-from .broker_records import BrokerConfig, BrokerObserver, Send
+from .broker_records import BrokerConfig, BrokerObserver, Send, Side
 from .broker_workers import WorkerDesk
 from .joined_sends import joined
 from .keys import BrokerKeys
@@ -20,6 +21,8 @@ from .router import Router, open_router
 from .router_sender import RouterSender, Sent
 from .socket_watch import SocketWatch
 from .zap import CLIENTS_DOMAIN, WORKERS_DOMAIN, ZapHandler
+
+_YES = Sent.YES  # looking up an enum's member is Python code, and this is on every token's way
 
 
 class Broker:
@@ -55,15 +58,23 @@ class Broker:
             lists = {CLIENTS_DOMAIN: keys.clients, WORKERS_DOMAIN: keys.workers}
             self._zap = ZapHandler(self._context, lists)
         own = None if keys is None else keys.own
-        self._front = open_router(frontend, self._context, own, CLIENTS_DOMAIN, clock)
-        self._back = open_router(backend, self._context, own, WORKERS_DOMAIN, clock)
+        self._watch = SocketWatch()
+        given = (self._context, self._watch, own)
+        times: dict[str, Any] = {"clock": clock, "handshake": config.worker_silence}
+        self._back = open_router(backend, *given, WORKERS_DOMAIN, **times)
+        self._front = open_router(frontend, *given, CLIENTS_DOMAIN, **times)
+        if self._zap is not None:
+            self._watch.add(self._zap.socket)
         try:
             self.frontend_addresses = [self._front.bind(address) for address in frontend]
             self.backend_addresses = [self._back.bind(address) for address in backend]
         except (zmq.ZMQError, AddressError):
             self.close()
             raise
-        self._senders = {"front": RouterSender(self._front), "back": RouterSender(self._back)}
+        self._senders: dict[Side, RouterSender] = {
+            "front": RouterSender(self._front),
+            "back": RouterSender(self._back),
+        }
         self._backlogged = False
         self.beat = clock()  # when the loop last went round; read by the health page
         self._drain_wanted = False
@@ -74,24 +85,22 @@ class Broker:
 
     def run(self) -> None:
         """Serve until drained."""
-        watch = SocketWatch()
-        watch.add(self._back)
-        watch.add(self._front)
-        if self._zap is not None:
-            watch.add(self._zap.socket)
+        watch = self._watch
         interval = min(self.core.config.heartbeat / 10, 0.05)
         due = self._clock() + interval
         while not self._finished():
             wait = max(due - self._clock(), 0.0)
             if self._backlogged:
                 wait = min(wait, 0.005)  # a ROUTER does not tell when one peer reads again
-            for socket, most in watch.wait(int(wait * 1000) + 1):
-                self._serve(socket, most)
+            for socket, hint in watch.wait(int(wait * 1000) + 1):
+                self._serve(socket, hint)
             now = self.beat = self._clock()
             if self._backlogged:
                 self._retry()
             if now >= due:
                 due = now + interval
+                self._back.tend()
+                self._front.tend()
                 if self._drain_wanted:
                     self._execute(self.core.drain(now))
                 self._execute(self._timer.tick(now))
@@ -113,29 +122,29 @@ class Broker:
             self._zap.close()
         self._context.term()
 
-    def _serve(self, socket: "Router | zmq.Socket[bytes]", most: int) -> None:
-        if self._zap is not None and socket is self._zap.socket:
+    def _serve(self, socket: "Router | zmq.Socket[bytes]", hint: int) -> None:
+        if socket is self._back:
+            for peer, _, frames in self._back.arrivals(hint):
+                self._execute(self._workers.receive(peer, frames, self._clock()))
+        elif socket is self._front:
+            for peer, tenant, frames in self._front.arrivals(hint):
+                self._execute(self._clients.receive(peer, frames, tenant, self._clock()))
+        elif self._zap is not None:
             self._zap.answer_pending()
-            return
-        router = self._back if socket is self._back else self._front
-        for _ in range(most):
-            received = router.receive()
-            if received is None:
-                return
-            peer, tenant, frames = received
-            if router is self._back:
-                sends = self._workers.receive(peer, frames, self._clock())
-            else:
-                sends = self._clients.receive(peer, frames, tenant, self._clock())
-            self._execute(sends)
 
-    def _execute(self, sends: list[Send]) -> None:
-        for side, peer, frames in joined(self.core, sends):
+    def _execute(self, sends: Sequence[Send]) -> None:
+        if len(sends) > 1:
+            sends = joined(self.core, sends)
+        for side, peer, frames in sends:
             sent = self._senders[side].send(peer, frames)
-            if sent is Sent.GONE:
-                self._unreachable(side, peer)
-            elif sent is Sent.LATER:
-                self._backlogged = True
+            if sent is not _YES:
+                self._not_sent(side, peer, sent)
+
+    def _not_sent(self, side: Side, peer: bytes, sent: Sent) -> None:
+        if sent is Sent.GONE:
+            self._unreachable(side, peer)
+        else:
+            self._backlogged = True
 
     def _retry(self) -> None:
         for side, sender in self._senders.items():
@@ -143,7 +152,7 @@ class Broker:
                 self._unreachable(side, peer)
         self._backlogged = any(sender.has_backlog for sender in self._senders.values())
 
-    def _unreachable(self, side: str, peer: bytes) -> None:
+    def _unreachable(self, side: Side, peer: bytes) -> None:
         if side == "front":
             self._clients.unreachable(peer)
         else:

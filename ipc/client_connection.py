@@ -14,7 +14,7 @@ import zmq
 
 from .addresses import is_local
 from .client_core import ClientConfig, ClientCore, StreamEvent
-from .dealer import Dealer, arrived, open_dealer
+from .dealer import Dealer, open_dealer
 from .doorbell import Doorbell
 from .keys import KeyPair, load_pair, load_public
 from .messages import Error, Stats, Submit
@@ -154,29 +154,26 @@ class ClientConnection:
 
     def _serve(self) -> None:
         watch = SocketWatch(self._bell)
-        socket = self._connect()
-        watch.add(socket)
+        socket = self._connect(watch)
         unsent: list[list[bytes]] = []
-        due = self._clock()
+        wait, due = 1, self._clock()
         try:
             while not self._closing.is_set():
-                longest = min(self._core.heartbeat / 10, 0.05)
-                ready = watch.wait(max(int(longest * 1000), 1), writable=bool(unsent))
+                ready = watch.wait(wait, writable=bool(unsent))
                 now = self._clock()
-                for _, most in ready:
-                    for frames in arrived(socket, most):
+                for _, hint in ready:
+                    for frames in socket.arrivals(hint):
                         self._core.receive(frames, now)
                         self._deliver()  # before anything else: somebody waits for it
-                watch.hush()
                 self._do_jobs()
                 if now >= due:
-                    due = now + longest
+                    pause = min(self._core.heartbeat / 10, 0.05)
+                    wait, due = max(int(pause * 1000), 1), now + pause
+                    socket.tend()
                     if self._core.tick(now):
-                        watch.remove(socket)
                         socket.close(linger=0)
                         unsent.clear()
-                        socket = self._connect()
-                        watch.add(socket)
+                        socket = self._connect(watch)
                 unsent += self._core.take_outgoing()
                 self._send(socket, unsent)
                 self._deliver()
@@ -189,10 +186,11 @@ class ClientConnection:
             self._core.cancel(request_id)
         self._send(socket, list(self._core.take_outgoing()))
 
-    def _connect(self) -> Dealer:
-        if self._key is None or self._server_key is None:
-            return open_dealer(self._address, clock=self._clock)
-        return open_dealer(self._address, (self._key, self._server_key), self._clock)
+    def _connect(self, watch: SocketWatch) -> Dealer:
+        keys = None
+        if self._key is not None and self._server_key is not None:
+            keys = (self._key, self._server_key)
+        return open_dealer(self._address, watch, keys, self._clock)
 
     def _do_jobs(self) -> None:
         while self._jobs:

@@ -3,15 +3,22 @@
 import logging
 import select
 import socket
+import time
 from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import zmq
 
 from .addresses import HIGH_WATER_MARK
+from .socket_watch import SocketWatch
 from .zmtp import GREETING, BrokenPeerError, Reader, framed
 
 logger = logging.getLogger("octavo.wire")
 
-_READ = 1 << 18  # bytes at a time
+_READ = 1 << 16  # bytes at a time
 _MOST_BYTES = 64 << 20  # unsent, unless it is one message
+_PAUSE = 100  # milliseconds
 
 
 class Unsent:
@@ -21,13 +28,10 @@ class Unsent:
         self.messages: deque[bytes] = deque()
         self._bytes = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more may be added."""
-        return len(self.messages) >= HIGH_WATER_MARK or self._bytes > _MOST_BYTES
-
     def add(self, message: bytes) -> None:
-        """Add one behind the others."""
+        """Add one behind the others. Raises zmq.Again if too much waits."""
+        if len(self.messages) >= HIGH_WATER_MARK or self._bytes > _MOST_BYTES:
+            raise zmq.Again
         self.messages.append(message)
         self._bytes += len(message)
 
@@ -37,27 +41,25 @@ class Unsent:
 
 
 class PlainConnection:
-    """A stream socket, watched by ``watch`` for as long as it is open. It never waits.
+    """A stream socket, watched by ``watch`` for ``owner`` as long as it is open. It never waits.
 
-    ``kind`` is what this end says that it is. ``unsent`` and ``messages`` may come from a
-    connection before it.
+    ``kind`` is what this end says that it is. ``unsent`` may come from a connection before it.
     """
 
     def __init__(
         self,
         made: socket.socket,
         kind: bytes,
-        watch: "select.epoll",
+        watch: SocketWatch,
+        owner: Any,
         *,
         unsent: Unsent | None = None,
-        messages: deque[list[bytes]] | None = None,
     ) -> None:
         self.is_open = True
         self.is_up = False  # both have said who they are
         self.is_broken = False  # it ended because the peer speaks something else
         self.unsent = Unsent() if unsent is None else unsent
-        self._reader = Reader(kind, messages)
-        self.messages = self._reader.messages  # that were read, to be taken
+        self._reader = Reader(kind)
         self.fd = made.fileno()
         self._socket = made
         self._watch = watch
@@ -67,37 +69,57 @@ class PlainConnection:
         made.setblocking(False)
         if made.family != socket.AF_UNIX:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        watch.register(made, select.EPOLLIN)
+        watch.listen(self.fd, owner)
 
     def send(self, frames: list[bytes]) -> None:
-        """Write a message, or keep it until that is possible."""
-        self.unsent.add(framed(frames))
-        if self.is_up:
+        """Write a message, or keep it until that is possible. Raises zmq.Again if too much is."""
+        message = framed(frames)
+        if not self.is_up or self.unsent.messages or self._control:
+            self.unsent.add(message)
+            self.flush()
+            return
+        try:  # the usual case, with as few calls on a token's way as possible
+            sent = self._socket.send(message)
+        except OSError:
+            sent = 0  # what is wrong, if anything is, shows again
+        if sent != len(message):
+            self.unsent.add(message)
+            self._sent = sent
             self.flush()
 
-    def read(self) -> None:
-        """Read what is there, up to a limit. Whatever is wrong ends the connection."""
+    def read(self) -> Sequence[list[bytes]]:
+        """Read what is there, up to a limit; return the messages of which that is the end.
+
+        Whatever is wrong ends the connection.
+        """
+        if self._waits_to_write:
+            self.flush()
         if not self.is_open:
-            return
+            return ()
+        reader = self._reader
         try:
             data = self._socket.recv(_READ)
             if not data:
                 raise ConnectionResetError
-            self._reader.feed(data)
+            reader.feed(data)
         except BlockingIOError:
-            return
+            return ()
         except OSError:
             self.close()
-            return
         except BrokenPeerError as error:
             logger.warning("a connection is given up: %s", error)
             self.is_broken = True
             self.close()
-            return
-        if self._reader.answers or not self.is_up:
-            self._control += b"".join(self._reader.take_answers())
-            self.is_up = self._reader.is_ready
-            self.flush()
+        if reader.answers or not self.is_up:
+            self._answer()
+        messages = reader.messages
+        reader.messages = []
+        return messages
+
+    def _answer(self) -> None:
+        self._control += b"".join(self._reader.take_answers())
+        self.is_up = self.is_open and self._reader.is_ready
+        self.flush()
 
     def flush(self) -> None:
         """Write until the socket takes no more."""
@@ -119,7 +141,7 @@ class PlainConnection:
             return
         if full != self._waits_to_write:
             self._waits_to_write = full
-            self._watch.modify(self.fd, select.EPOLLIN | (select.EPOLLOUT if full else 0))
+            self._watch.change(self.fd, select.EPOLLIN | (select.EPOLLOUT if full else 0))
 
     def _write_first(self) -> None:
         first = self.unsent.messages[0]
@@ -132,8 +154,24 @@ class PlainConnection:
         """End it. A message of which a part was written is lost: nobody else gets the rest."""
         if not self.is_open:
             return
-        self._socket.close()  # which ends its being watched
+        self._watch.forget(self.fd)
+        self._socket.close()
         self.is_open = self.is_up = False
         if self._sent:
             self.unsent.forget_first()
             self._sent = 0
+
+
+def write_rest(connections: Iterable[PlainConnection], milliseconds: int) -> None:
+    """Wait up to so long for peers to take what is unsent."""
+    until = time.monotonic() + milliseconds / 1000
+    while (left := until - time.monotonic()) > 0:
+        poll = select.poll()
+        writing = [each for each in connections if each.is_up and each.unsent.messages]
+        if not writing:
+            return
+        for each in writing:
+            poll.register(each.fd, select.POLLOUT)
+        poll.poll(min(1000 * left, _PAUSE))
+        for each in writing:
+            each.flush()

@@ -2,7 +2,7 @@
 
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import zmq
@@ -11,8 +11,8 @@ from .addresses import allow_ipv6, configure, is_local
 from .frames import receive_from, send_to
 from .keys import KeyPair
 from .limits import MAX_FRAMES
-from .plain_router import PlainRouter
-from .socket_watch import socket_state
+from .plain_router import HANDSHAKE, PlainRouter
+from .socket_watch import SocketWatch
 
 _HAS_EPOLL = hasattr(select, "epoll")
 Arrival = tuple[bytes, str, list[bytes]]
@@ -22,17 +22,14 @@ Arrival = tuple[bytes, str, list[bytes]]
 class Router(Protocol):
     """What both kinds do; for one thread."""
 
-    FD: int
-    """For a SocketWatch."""
-
     def bind(self, address: str) -> str:
         """Listen at an address; return what it became. Raises zmq.ZMQError."""
 
-    def state(self) -> int:
-        """Return zmq.POLLIN if a message may be taken; see SocketWatch."""
+    def arrivals(self, hint: int) -> Iterable[Arrival]:
+        """Yield what has arrived; ``hint`` is what the watch said."""
 
-    def receive(self) -> Arrival | None:
-        """Return what has arrived next, or None if there is nothing now."""
+    def tend(self) -> None:
+        """Do what is due because time has passed; to be called now and then."""
 
     def send(self, peer: bytes, frames: list[bytes]) -> None:
         """Send to a peer. Raises zmq.Again if it does not read, ZMQError (EHOSTUNREACH) if gone."""
@@ -45,7 +42,11 @@ class ZmqRouter:
     """A ROUTER of libzmq; with a pair of keys it is a CURVE server of ``domain``."""
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", keys: KeyPair | None, domain: bytes
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        watch: SocketWatch,
+        keys: KeyPair | None,
+        domain: bytes,
     ) -> None:
         self._socket = context.socket(zmq.ROUTER)
         configure(self._socket)
@@ -55,7 +56,8 @@ class ZmqRouter:
             self._socket.curve_publickey = keys.public
             self._socket.curve_secretkey = keys.secret
             self._socket.zap_domain = domain
-        self.FD = int(self._socket.FD)
+        self._watch = watch
+        watch.add(self._socket, self)
 
     def bind(self, address: str) -> str:
         """Listen there."""
@@ -65,17 +67,17 @@ class ZmqRouter:
         assert isinstance(endpoint, bytes)
         return endpoint.rstrip(b"\x00").decode()
 
-    def state(self) -> int:
-        """Ask libzmq."""
-        return socket_state(self._socket)
+    def arrivals(self, hint: int) -> Iterable[Arrival]:
+        """Receive up to ``hint`` messages."""
+        for _ in range(hint):
+            received = receive_from(self._socket, MAX_FRAMES)
+            if received is None:
+                return
+            peer, first, frames = received
+            yield peer, _user_id(first), frames
 
-    def receive(self) -> Arrival | None:
-        """Receive one message."""
-        received = receive_from(self._socket, MAX_FRAMES)
-        if received is None:
-            return None
-        peer, first, frames = received
-        return peer, _user_id(first), frames
+    def tend(self) -> None:
+        """Do nothing: libzmq does."""
 
     def send(self, peer: bytes, frames: list[bytes]) -> None:
         """Send one message."""
@@ -83,20 +85,24 @@ class ZmqRouter:
 
     def close(self, linger: int = 0) -> None:
         """Close the socket."""
+        self._watch.forget(int(self._socket.FD))
         self._socket.close(linger=linger)
 
 
 def open_router(
     addresses: Sequence[str],
     context: "zmq.Context[zmq.Socket[bytes]]",
+    watch: SocketWatch,
     keys: KeyPair | None = None,
     domain: bytes = b"",
+    *,
     clock: Callable[[], float] = time.monotonic,
+    handshake: float = HANDSHAKE,
 ) -> Router:
-    """Return a ROUTER that can be bound to ``addresses``."""
+    """Return a ROUTER that can be bound to ``addresses``; see PlainRouter for the rest."""
     if keys is None and _HAS_EPOLL and all(_can_be_plain(address) for address in addresses):
-        return PlainRouter(clock)
-    return ZmqRouter(context, keys, domain)
+        return PlainRouter(watch, clock, handshake=handshake)
+    return ZmqRouter(context, watch, keys, domain)
 
 
 def _can_be_plain(address: str) -> bool:

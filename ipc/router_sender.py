@@ -19,6 +19,9 @@ class Sent(Enum):
     GONE = auto()  # the peer is not connected any more
 
 
+_YES = Sent.YES  # looking up an enum's member is Python code, and this is on every token's way
+
+
 class RouterSender:
     """Owns the sending side of one ROUTER. Messages to a peer stay in order."""
 
@@ -33,7 +36,7 @@ class RouterSender:
 
     def send(self, peer: bytes, frames: list[bytes]) -> Sent:
         """Send, or keep for later. A peer with too long a backlog counts as gone."""
-        backlog = self._backlogs.get(peer)
+        backlog = self._backlogs.get(peer) if self._backlogs else None
         if backlog is None:
             sent = self._try(peer, frames)
             if sent is Sent.LATER:
@@ -69,4 +72,4 @@ class RouterSender:
             if error.errno == errno.EHOSTUNREACH:
                 return Sent.GONE
             raise
-        return Sent.YES
+        return _YES

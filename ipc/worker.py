@@ -12,7 +12,7 @@ from collections.abc import Callable
 import zmq
 
 from .addresses import is_local
-from .dealer import Dealer, arrived, open_dealer
+from .dealer import Dealer, open_dealer
 from .doorbell import Doorbell
 from .engine_thread import IDLE, MAX_COMMANDS, MAX_EVENTS, EngineThread
 from .keys import KeyPair
@@ -56,6 +56,7 @@ class Worker:
         self._outgoing: deque[list[bytes]] = deque()
         self._drain_wanted = False
         self._due = clock()
+        self._wait = 1  # milliseconds between two looks around
         self.beat = clock()
 
     def request_drain(self) -> None:
@@ -87,22 +88,19 @@ class Worker:
         return self.core.failure
 
     def _round(self, socket: Dealer) -> Dealer:
-        longest = min(self.core.heartbeat / 10, IDLE)
-        unsent = bool(self._outgoing)
-        if self.engine.events.empty():  # after the bell was hushed
-            ready = self._watch.wait(max(int(longest * 1000), 1), writable=unsent)
-        else:
-            ready = self._watch.look(writable=unsent)
+        events = self.engine.events
+        wait = self._wait if events.empty() else 0
+        ready = self._watch.wait(wait, writable=bool(self._outgoing))
         now = self.beat = self._clock()
-        if not self.engine.events.empty():  # tokens wait for nothing else
+        if not events.empty():  # tokens wait for nothing else
             self._take_events(now)
             self._send(socket)
-        self._watch.hush()
-        for _, most in ready:
-            for frames in arrived(socket, most):
+        if not ready and now < self._due:
+            return socket
+        for _, hint in ready:
+            for frames in socket.arrivals(hint):
                 self.core.broker_frames(frames, now)
         if now >= self._due:
-            self._due = now + longest
             socket = self._look_around(socket, now)
         self._give_commands()
         self._send(socket)
@@ -110,23 +108,23 @@ class Worker:
 
     def _look_around(self, socket: Dealer, now: float) -> Dealer:
         """Do what is due because time has passed."""
+        pause = min(self.core.heartbeat / 10, IDLE)
+        self._due, self._wait = now + pause, max(int(pause * 1000), 1)
         if self._drain_wanted:
             self.core.drain(now)
         if self._orphaned():
             self.core.leave("the process that started it is gone", failed=True)
         if self._hangs():
             self.core.leave(f"its engine made no step for {self._hang_limit:.0f} s", failed=True)
+        socket.tend()
         if self.core.tick(now):
-            self._watch.remove(socket)
             socket.close(linger=0)
             self._outgoing.clear()
             socket = self._connect()
         return socket
 
     def _connect(self) -> Dealer:
-        socket = open_dealer(self._address, self._keys, self._clock)
-        self._watch.add(socket)
-        return socket
+        return open_dealer(self._address, self._watch, self._keys, self._clock)
 
     def _take_events(self, now: float) -> None:
         for _ in range(min(self.engine.events.qsize(), MAX_EVENTS)):  # only this thread takes

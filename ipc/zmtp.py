@@ -3,14 +3,13 @@
 https://rfc.zeromq.org/spec/23/. What is refused raises BrokenPeerError.
 """
 
-from collections import deque
-
 from .limits import MAX_FRAME_BYTES, MAX_FRAMES
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _GREETED = len(GREETING)  # 64 bytes
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _SHORT = 255  # bytes that a frame with a size of one byte can have
+_SHORTEST_HEAD = 2
 
 
 class BrokenPeerError(Exception):
@@ -19,11 +18,12 @@ class BrokenPeerError(Exception):
 
 def framed(frames: list[bytes]) -> bytes:
     """Return the bytes of one message."""
-    last = len(frames) - 1
-    parts = []
-    for index, frame in enumerate(frames):
-        parts.append(_head(_MORE if index < last else 0, len(frame)))
-        parts.append(frame)
+    parts: list[bytes] = []
+    for frame in frames:
+        size = len(frame)
+        parts += (_MORE_FOLLOW[size] if size <= _SHORT else _head(_MORE, size), frame)
+    size = len(frame)
+    parts[-2] = _LAST[size] if size <= _SHORT else _head(0, size)
     return b"".join(parts)
 
 
@@ -39,12 +39,16 @@ def _head(flags: int, size: int) -> bytes:
     return bytes((flags | _LONG,)) + size.to_bytes(8, "big")
 
 
+_MORE_FOLLOW = [_head(_MORE, size) for size in range(_SHORT + 1)]
+_LAST = [_head(0, size) for size in range(_SHORT + 1)]
+
+
 class Reader:
     """Takes what arrives on one connection, from its first byte on. ``kind`` is this end's."""
 
-    def __init__(self, kind: bytes, messages: deque[list[bytes]] | None = None) -> None:
+    def __init__(self, kind: bytes) -> None:
         self._kind = kind
-        self.messages: deque[list[bytes]] = deque() if messages is None else messages  # whole ones
+        self.messages: list[list[bytes]] = []  # whole ones; whoever takes them leaves another list
         self.answers: list[bytes] = []  # what is to be sent because of what came
         self.is_greeted = False
         self.is_ready = False
@@ -53,51 +57,66 @@ class Reader:
         self._frames: list[bytes] = []  # of a message whose end is still to come
 
     def feed(self, data: bytes) -> None:
-        """Take bytes. Raises BrokenPeerError."""
+        """Take bytes. Raises BrokenPeerError.
+
+        Frames beyond ``MAX_FRAMES`` + 1 of a message are thrown away: that it is too long stays
+        visible. All in one function, because every message on its way passes it (see frames.py).
+        """
+        at = 0
+        if self._rest or not self.is_greeted:
+            data, at = self._begin(data)
+        end = len(data)
+        while end - at >= _SHORTEST_HEAD:
+            flags = data[at]
+            if not flags & _LONG:
+                begin = at + 2
+                after = begin + data[at + 1]
+            elif (begin := at + 9) <= end:
+                after = begin + _long_size(data[at + 1 : begin])
+            else:
+                break
+            if after > end:
+                self._keep(data[at:], after - at)
+                return
+            if flags > (_MORE | _LONG) or not self.is_ready:
+                self._take_other(flags, data[begin:after])
+            else:
+                if len(self._frames) <= MAX_FRAMES:
+                    self._frames.append(data[begin:after])
+                if not flags & _MORE:
+                    self.messages.append(self._frames)
+                    self._frames = []
+            at = after
+        if at < end:
+            self._keep(data[at:], 0)
+
+    def _begin(self, data: bytes) -> tuple[bytes, int]:
+        """Return all that is there to read, with what came before, and where to begin."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._needs:
-                return
+                return b"", 0
             data = bytes(self._rest)
             self._rest.clear()
-        at = 0
-        if not self.is_greeted:
-            if len(data) < _GREETED:
-                self._keep(data, _GREETED)
-                return
-            _check_greeting(data)
-            self.is_greeted = True
-            self.answers.append(_ready(self._kind))
-            at = _GREETED
-        while (frame := _frame_at(data, at)) is not None:
-            flags, begin, end = frame
-            if end > len(data):
-                self._keep(data[at:], end - at)
-                return
-            self._take(flags, data[begin:end])
-            at = end
-        if at < len(data):
-            self._keep(data[at:], 0)
+        if self.is_greeted:
+            return data, 0
+        if len(data) < _GREETED:
+            self._keep(data, _GREETED)
+            return b"", 0
+        _check_greeting(data)
+        self.is_greeted = True
+        self.answers.append(_ready(self._kind))
+        return data, _GREETED
 
     def _keep(self, rest: bytes, needs: int) -> None:
         self._rest += rest
         self._needs = needs
 
-    def _take(self, flags: int, body: bytes) -> None:
-        """Take a frame. Those beyond ``MAX_FRAMES`` + 1 of a message are thrown away.
-
-        That it is too long stays visible.
-        """
-        if flags & _COMMAND:
-            self._command(body)
-            return
-        if not self.is_ready or flags > (_MORE | _LONG):
+    def _take_other(self, flags: int, body: bytes) -> None:
+        """Take a frame that is none of a message."""
+        if not flags & _COMMAND:
             raise BrokenPeerError(f"a frame with flags {flags}")
-        if len(self._frames) <= MAX_FRAMES:
-            self._frames.append(body)
-        if not flags & _MORE:
-            self.messages.append(self._frames)
-            self._frames = []
+        self._command(body)
 
     def take_answers(self) -> list[bytes]:
         """Return what is to be sent because of what came."""
@@ -115,20 +134,11 @@ class Reader:
             raise BrokenPeerError(f"it refuses this connection: {body[7:]!r:.100}")
 
 
-def _frame_at(data: bytes, at: int) -> tuple[int, int, int] | None:
-    """Return flags, beginning and end of the frame at ``at``; None if that is not known yet."""
-    end = len(data)
-    if end - at < 2:
-        return None
-    flags, size, begin = data[at], data[at + 1], at + 2
-    if flags & _LONG:
-        begin = at + 9
-        if begin > end:
-            return None
-        size = int.from_bytes(data[at + 1 : begin], "big")
-        if size > MAX_FRAME_BYTES:
-            raise BrokenPeerError(f"a frame of {size} bytes")
-    return flags, begin, begin + size
+def _long_size(word: bytes) -> int:
+    size = int.from_bytes(word, "big")
+    if size > MAX_FRAME_BYTES:
+        raise BrokenPeerError(f"a frame of {size} bytes")
+    return size
 
 
 def _check_greeting(data: bytes) -> None:

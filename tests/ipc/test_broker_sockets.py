@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import zmq
+from alone import Alone
 from wire_in_process import InProcess
 
 from ipc import messages as m
@@ -16,6 +18,7 @@ from ipc.frames import receive_frames
 from ipc.plain_router import PlainRouter
 from ipc.router import Router, ZmqRouter
 from ipc.router_sender import RouterSender, Sent
+from ipc.socket_watch import SocketWatch
 
 
 @pytest.mark.parametrize(
@@ -55,11 +58,11 @@ def test_what_is_no_address_is_refused_by_name(address: str) -> None:
 class Pair:
     """A ROUTER and the DEALERs that it sends to, with short queues."""
 
-    def __init__(self, make: Callable[["zmq.Context[zmq.Socket[bytes]]"], Router]) -> None:
+    def __init__(self, make: Callable[["zmq.Context[Any]", SocketWatch], Router]) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.router = make(self.context)
+        self.router = Alone(lambda watch: make(self.context, watch))
         self.address = self.router.bind("tcp://127.0.0.1:*")
-        self.sender = RouterSender(self.router)
+        self.sender = RouterSender(self.router.socket)
         self.dealers: list[zmq.Socket[bytes]] = []
 
     def dealer(self) -> tuple["zmq.Socket[bytes]", bytes]:
@@ -80,15 +83,15 @@ class Pair:
         self.context.term()
 
 
-def by_libzmq(context: "zmq.Context[zmq.Socket[bytes]]") -> Router:
-    router = ZmqRouter(context, None, b"")
+def by_libzmq(context: "zmq.Context[zmq.Socket[bytes]]", watch: SocketWatch) -> Router:
+    router = ZmqRouter(context, watch, None, b"")
     router._socket.sndhwm = 5
     router._socket.sndbuf = 1 << 12
     return router
 
 
-def plain(context: "zmq.Context[zmq.Socket[bytes]]") -> Router:
-    return PlainRouter()
+def plain(context: "zmq.Context[zmq.Socket[bytes]]", watch: SocketWatch) -> Router:
+    return PlainRouter(watch)
 
 
 @pytest.fixture(params=[by_libzmq, plain])

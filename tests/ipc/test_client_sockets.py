@@ -333,7 +333,7 @@ def test_a_socket_belongs_to_one_thread_and_closes_before_its_context(
         return noted
 
     for kind in (PlainDealer, PlainRouter):
-        for name in ("state", "send", "receive", "close"):
+        for name in ("tend", "send", "arrivals", "close"):
             monkeypatch.setattr(kind, name, note(getattr(kind, name)))
     for module in ("dealer", "router"):
         monkeypatch.setattr(f"ipc.{module}._HAS_EPOLL", plain)

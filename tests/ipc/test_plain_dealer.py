@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import zmq
+from alone import Alone
 
 from ipc.addresses import HIGH_WATER_MARK, AddressError, configure
 from ipc.dealer import ZmqDealer, open_dealer
-from ipc.doorbell import Doorbell
 from ipc.keys import KeyPair
 from ipc.limits import MAX_FRAME_BYTES
 from ipc.plain_dealer import PlainDealer
@@ -31,6 +31,10 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         assert time.monotonic() < end
         time.sleep(0.001)
     return value
+
+
+def dealer_at(address: str) -> Alone:
+    return Alone(lambda watch: PlainDealer(address, watch))
 
 
 class Peer:
@@ -50,20 +54,20 @@ class Peer:
     def leave(self) -> None:
         self.router.close(linger=0)
 
-    def take(self, dealer: PlainDealer) -> list[bytes]:
+    def take(self, dealer: Alone) -> list[bytes]:
         """Return the next message, its sender before it."""
 
         def there() -> bool:
-            dealer.state()
+            dealer.look()
             return bool(self.router.poll(1))
 
         until(there)
         message: list[bytes] = self.router.recv_multipart()
         return message
 
-    def answer(self, dealer: PlainDealer, message: list[bytes]) -> list[bytes]:
+    def answer(self, dealer: Alone, message: list[bytes]) -> list[bytes]:
         self.router.send_multipart(message)
-        return until(lambda: (dealer.state(), dealer.receive())[1])
+        return until(dealer.receive)
 
 
 @pytest.fixture(params=["ipc", "tcp", "tcp6"])
@@ -79,14 +83,14 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peer]:
 
 
 @pytest.fixture
-def dealer(peer: Peer) -> Iterator[PlainDealer]:
-    dealer = open_dealer(peer.address)
-    assert isinstance(dealer, PlainDealer)
+def dealer(peer: Peer) -> Iterator[Alone]:
+    dealer = Alone(lambda watch: open_dealer(peer.address, watch))
+    assert isinstance(dealer.socket, PlainDealer)
     yield dealer
     dealer.close()
 
 
-def test_messages_go_both_ways_whole_and_in_order(peer: Peer, dealer: PlainDealer) -> None:
+def test_messages_go_both_ways_whole_and_in_order(peer: Peer, dealer: Alone) -> None:
     sent = [[b"a", b""], [b"", b"b" * 256, b"c"], [b"d" * MAX_FRAME_BYTES], [b"e"]]
     for frames in sent:
         dealer.send(frames)
@@ -98,7 +102,7 @@ def test_messages_go_both_ways_whole_and_in_order(peer: Peer, dealer: PlainDeale
 
 
 def test_what_is_sent_before_anybody_is_there_arrives(tmp_path: Path) -> None:
-    dealer = PlainDealer(f"ipc://{tmp_path}/s")
+    dealer = dealer_at(f"ipc://{tmp_path}/s")
     for number in range(3):
         dealer.send([str(number).encode()])
     peer = Peer(f"ipc://{tmp_path}/s")
@@ -107,7 +111,7 @@ def test_what_is_sent_before_anybody_is_there_arrives(tmp_path: Path) -> None:
     peer.context.destroy(linger=0)
 
 
-def test_it_comes_back_to_a_peer_that_was_away(peer: Peer, dealer: PlainDealer) -> None:
+def test_it_comes_back_to_a_peer_that_was_away(peer: Peer, dealer: Alone) -> None:
     dealer.send([b"first"])
     peer.take(dealer)
     peer.leave()
@@ -119,39 +123,42 @@ def test_it_comes_back_to_a_peer_that_was_away(peer: Peer, dealer: PlainDealer) 
     assert peer.answer(dealer, message) == [b"second"]
 
 
-def test_a_peer_that_does_not_read_fills_it_up_to_a_limit(peer: Peer, dealer: PlainDealer) -> None:
+def takes(dealer: Alone, frames: list[bytes]) -> bool:
+    try:
+        dealer.send(frames)
+    except zmq.Again:
+        return False
+    return True
+
+
+def test_a_peer_that_does_not_read_fills_it_up_to_a_limit(peer: Peer, dealer: Alone) -> None:
     sent = 0
-    while dealer.state() & zmq.POLLOUT:
-        dealer.send([b"%d" % sent, bytes(20_000)])
+    while takes(dealer, [b"%d" % sent, bytes(20_000)]):
         sent += 1
+        dealer.look()
     assert sent >= HIGH_WATER_MARK
-    with pytest.raises(zmq.Again):
-        dealer.send([b"one too many"])
     numbers = [int(peer.take(dealer)[1]) for _ in range(sent)]
     assert numbers == list(range(sent))
-    assert dealer.state() & zmq.POLLOUT
     dealer.send([b"more"])
     assert peer.take(dealer)[1] == b"more"
 
 
-def test_its_descriptor_wakes_who_waits(peer: Peer, dealer: PlainDealer) -> None:
+def test_its_descriptor_wakes_who_waits(peer: Peer, dealer: Alone) -> None:
     dealer.send([b"hello"])
     message = peer.take(dealer)
-    bell = Doorbell()
-    watch = SocketWatch(bell)
-    watch.add(dealer)
-    assert watch.wait(1) == []
+    assert dealer.watch.wait(1) == []
     peer.router.send_multipart(message)
     peer.router.send_multipart(message)
-    assert watch.wait(60_000) == [(dealer, 1)]
-    assert dealer.receive() == [b"hello"]
-    until(lambda: watch.wait(60_000) and dealer.receive() == [b"hello"])
-    bell.ring()
-    assert watch.wait(60_000) == []
-    watch.remove(dealer)
+    got: list[list[bytes]] = []
+    while len(got) < 2:
+        ((owner, hint),) = dealer.watch.wait(60_000)
+        assert owner is dealer.socket
+        got += owner.arrivals(hint)
+    assert got == [[b"hello"]] * 2
+    assert dealer.watch.wait(1) == []
 
 
-def test_closing_waits_a_moment_for_what_is_unsent(peer: Peer, dealer: PlainDealer) -> None:
+def test_closing_waits_a_moment_for_what_is_unsent(peer: Peer, dealer: Alone) -> None:
     dealer.send([b"hello"])
     peer.take(dealer)
     for _ in range(50):
@@ -178,18 +185,18 @@ class Listener:
         self.listening.listen()
         self.address = f"ipc://{path}"
 
-    def accept(self, dealer: PlainDealer) -> socket.socket:
-        dealer.state()
+    def accept(self, dealer: Alone) -> socket.socket:
+        dealer.look()
         self.listening.settimeout(60)
-        until(lambda: (dealer.state(), dealer._connection is not None)[1])
+        until(lambda: (dealer.look(), dealer._connection is not None)[1])
         made, _ = self.listening.accept()
         made.settimeout(60)
         return made
 
-    def greet(self, dealer: PlainDealer) -> socket.socket:
+    def greet(self, dealer: Alone) -> socket.socket:
         made = self.accept(dealer)
         made.sendall(GREETING + READY)
-        until(lambda: (dealer.state(), dealer.is_up)[1])
+        until(lambda: (dealer.look(), dealer.is_up)[1])
         return made
 
 
@@ -200,11 +207,11 @@ def listener(tmp_path: Path) -> Iterator[Listener]:
     listener.listening.close()
 
 
-def read_all(made: socket.socket, dealer: PlainDealer, ends: bytes) -> bytes:
+def read_all(made: socket.socket, dealer: Alone, ends: bytes) -> bytes:
     """Read until what has come ends like this."""
     data = b""
     while not data.endswith(ends):
-        dealer.state()
+        dealer.look()
         data += made.recv(1 << 16)
     return data
 
@@ -212,7 +219,7 @@ def read_all(made: socket.socket, dealer: PlainDealer, ends: bytes) -> bytes:
 def test_a_message_cut_off_with_its_connection_is_not_sent_again_nor_its_rest(
     listener: Listener,
 ) -> None:
-    dealer = PlainDealer(listener.address)
+    dealer = dealer_at(listener.address)
     made = listener.greet(dealer)
     for letter in (b"x", b"y"):
         dealer.send([letter * 2_000_000])  # beyond what a socket takes at once
@@ -232,11 +239,11 @@ RUBBISH = {"http": b"HTTP/1.1 400 Bad Request\r\n" * 9, "flags": GREETING + b"\x
 def test_a_peer_that_speaks_something_else_is_left_and_tried_again(
     listener: Listener, rubbish: bytes
 ) -> None:
-    dealer = PlainDealer(listener.address)
+    dealer = dealer_at(listener.address)
     dealer.send([b"kept"])
     made = listener.accept(dealer)
     made.sendall(rubbish)
-    until(lambda: (dealer.state(), dealer._connection is None)[1])
+    until(lambda: (dealer.look(), dealer._connection is None)[1])
     made.close()
     made = listener.greet(dealer)
     assert read_all(made, dealer, framed([b"kept"])).startswith(GREETING)
@@ -252,20 +259,21 @@ def test_attempts_to_connect_are_further_and_further_apart(tmp_path: Path) -> No
             attempts.append(now)
             super()._connect()
 
-    dealer = Counted(f"ipc://{tmp_path}/nobody", lambda: now)
+    dealer = Counted(f"ipc://{tmp_path}/nobody", SocketWatch(), lambda: now)
     while now < 4.0:
         now += 0.01
-        dealer.state()
+        dealer.tend()
     gaps = [round(after - before, 1) for before, after in itertools.pairwise(attempts)]
     assert gaps == [0.1, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     dealer.close()
 
 
 def test_keys_and_other_machines_are_for_libzmq() -> None:
+    watch = SocketWatch()
     own, server = (KeyPair(*zmq.curve_keypair()) for _ in range(2))
     for dealer in (
-        open_dealer("tcp://127.0.0.1:9", (own, server.public)),
-        open_dealer("tcp://192.0.2.1:9"),
+        open_dealer("tcp://127.0.0.1:9", watch, (own, server.public)),
+        open_dealer("tcp://192.0.2.1:9", watch),
     ):
         assert isinstance(dealer, ZmqDealer)
         dealer.close()
@@ -274,4 +282,4 @@ def test_keys_and_other_machines_are_for_libzmq() -> None:
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:*", "ipc://" + "x" * 108])
 def test_an_address_that_nothing_can_be_at_is_refused(address: str) -> None:
     with pytest.raises(AddressError):
-        open_dealer(address)
+        open_dealer(address, SocketWatch())

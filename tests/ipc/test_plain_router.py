@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import zmq
+from alone import Alone
 
-from ipc.doorbell import Doorbell
 from ipc.plain_dealer import PlainDealer
-from ipc.plain_router import PlainRouter
+from ipc.plain_router import HANDSHAKE, PlainRouter
 from ipc.router import ZmqRouter, open_router
 from ipc.socket_watch import SocketWatch
+from ipc.zmtp import GREETING
 
 pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="needs epoll")
 
@@ -30,29 +31,33 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 
 @pytest.fixture
-def router() -> Iterator[PlainRouter]:
-    router = PlainRouter()
+def router() -> Iterator[Alone]:
+    router = Alone(PlainRouter)
     yield router
     router.close()
 
 
-def exchange(router: PlainRouter, dealer: Any, frames: list[bytes]) -> bytes:
+def dealer_at(address: str) -> Alone:
+    return Alone(lambda watch: PlainDealer(address, watch))
+
+
+def exchange(router: Alone, dealer: Any, frames: list[bytes]) -> bytes:
     """Send there and back; return the peer."""
     dealer.send(frames)
-    peer, name, arrived = until(lambda: (dealer.state(), router.receive())[1])
+    peer, name, arrived = until(lambda: (dealer.look(), router.receive())[1])
     assert (name, arrived) == ("", frames)
     router.send(peer, frames)
-    assert until(lambda: (router.receive(), dealer.state(), dealer.receive())[2]) == frames
+    assert until(lambda: (router.receive(), dealer.receive())[1]) == frames
     return bytes(peer)
 
 
-def test_peers_of_several_addresses_are_told_apart(router: PlainRouter, tmp_path: Path) -> None:
+def test_peers_of_several_addresses_are_told_apart(router: Alone, tmp_path: Path) -> None:
     addresses = [
         router.bind("tcp://127.0.0.1:*"),
         router.bind("tcp://[::1]:*"),
         router.bind(f"ipc://{tmp_path}/s"),
     ]
-    dealers = [PlainDealer(address) for address in addresses * 2]
+    dealers = [dealer_at(address) for address in addresses * 2]
     peers = [exchange(router, each, [b"%d" % n, b""]) for n, each in enumerate(dealers)]
     assert len(set(peers)) == 6
     for number, peer in enumerate(peers):
@@ -62,8 +67,8 @@ def test_peers_of_several_addresses_are_told_apart(router: PlainRouter, tmp_path
         dealer.close()
 
 
-def test_a_peer_that_left_cannot_be_reached(router: PlainRouter) -> None:
-    dealer = PlainDealer(router.bind("tcp://127.0.0.1:*"))
+def test_a_peer_that_left_cannot_be_reached(router: Alone) -> None:
+    dealer = dealer_at(router.bind("tcp://127.0.0.1:*"))
     peer = exchange(router, dealer, [b"hello"])
     dealer.send([b"last words"])
     dealer.close(linger=1000)
@@ -74,19 +79,16 @@ def test_a_peer_that_left_cannot_be_reached(router: PlainRouter) -> None:
     assert raised.value.errno == errno.EHOSTUNREACH
 
 
-def test_its_descriptor_wakes_who_waits(router: PlainRouter) -> None:
-    dealer = PlainDealer(router.bind("tcp://127.0.0.1:*"))
+def test_its_descriptor_wakes_who_waits(router: Alone) -> None:
+    dealer = dealer_at(router.bind("tcp://127.0.0.1:*"))
     exchange(router, dealer, [b"hello"])
-    bell = Doorbell()
-    watch = SocketWatch(bell)
-    watch.add(router)
-    assert watch.wait(1) == []
+    assert router.watch.wait(1) == []
     for _ in range(3):
         dealer.send([b"x"])
-        assert watch.wait(60_000) == [(router, 1)]
-        assert router.receive() is not None
-    bell.ring()
-    assert watch.wait(60_000) == []
+        ((owner, hint),) = router.watch.wait(60_000)
+        assert owner is router.socket
+        assert [frames for _, _, frames in owner.arrivals(hint)] == [[b"x"]]
+    assert router.watch.wait(1) == []
 
 
 def test_a_socket_that_a_dead_process_left_is_replaced(tmp_path: Path) -> None:
@@ -94,27 +96,27 @@ def test_a_socket_that_a_dead_process_left_is_replaced(tmp_path: Path) -> None:
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(path))
     left.close()
-    router = PlainRouter()
-    dealer = PlainDealer(router.bind(f"ipc://{path}"))
+    router = Alone(PlainRouter)
+    dealer = dealer_at(router.bind(f"ipc://{path}"))
     exchange(router, dealer, [b"hello"])
     dealer.close()
     router.close()
     assert not path.exists()
 
 
-def test_an_address_in_use_is_refused(router: PlainRouter) -> None:
+def test_an_address_in_use_is_refused(router: Alone) -> None:
     address = router.bind("tcp://127.0.0.1:*")
-    other = PlainRouter()
+    other = Alone(PlainRouter)
     with pytest.raises(zmq.ZMQError, match="in use"):
         other.bind(address)
     other.close()
 
 
 def test_where_no_more_connections_can_be_it_waits_for_some_to_end(
-    router: PlainRouter, monkeypatch: pytest.MonkeyPatch
+    router: Alone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    router._clock = lambda: now
+    router.socket._clock = lambda: now
     address = router.bind("tcp://127.0.0.1:*")
     listening = next(iter(router._listening.values()))
 
@@ -123,22 +125,22 @@ def test_where_no_more_connections_can_be_it_waits_for_some_to_end(
             raise OSError(errno.EMFILE, "too many open files")
 
     plain = router._accept
-    monkeypatch.setattr(router, "_accept", lambda made: plain(Full()))  # type: ignore[arg-type]
-    dealer = PlainDealer(address)
+    monkeypatch.setattr(router.socket, "_accept", lambda made: plain(Full()))  # type: ignore[arg-type]
+    dealer = dealer_at(address)
     until(lambda: (router.receive(), router._accepts_again)[1])
-    assert router._watch.poll(0.01) == []  # nobody is woken for nothing
-    monkeypatch.setattr(router, "_accept", plain)
-    router.state()
-    assert router._watch.poll(0.01) == []
+    assert router.watch.wait(10) == []  # nobody is woken for nothing
+    monkeypatch.setattr(router.socket, "_accept", plain)
+    router.tend()
+    assert router.watch.wait(10) == []
     now = 0.2
-    router.state()
+    router.tend()
     exchange(router, dealer, [b"hello"])
     assert listening.fileno() in router._listening
     dealer.close()
 
 
-def test_closing_waits_a_moment_for_what_is_unsent(router: PlainRouter) -> None:
-    dealer = PlainDealer(router.bind("tcp://127.0.0.1:*"))
+def test_closing_waits_a_moment_for_what_is_unsent(router: Alone) -> None:
+    dealer = dealer_at(router.bind("tcp://127.0.0.1:*"))
     peer = exchange(router, dealer, [b"hello"])
     for _ in range(50):
         router.send(peer, [bytes(100_000)])
@@ -161,8 +163,31 @@ def test_closing_waits_a_moment_for_what_is_unsent(router: PlainRouter) -> None:
 def test_keys_and_other_machines_are_for_libzmq() -> None:
     context: zmq.Context[Any] = zmq.Context()
     kinds = [
-        type(open_router(addresses, context))
+        type(open_router(addresses, context, SocketWatch()))
         for addresses in (["tcp://127.0.0.1:*", "ipc:///tmp/x"], ["ipc://*"], ["tcp://0.0.0.0:*"])
     ]
     assert kinds == [PlainRouter, ZmqRouter, ZmqRouter]
     context.destroy(linger=0)
+
+
+def test_who_does_not_say_what_he_is_in_time_is_sent_away_and_nobody_else(router: Alone) -> None:
+    now = 0.0
+    router.socket._clock = lambda: now
+    address = router.bind("tcp://127.0.0.1:*")
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    friend = dealer_at(address)
+    exchange(router, friend, [b"hello"])
+    with socket.create_connection((host, int(port))) as silent:
+        silent.settimeout(60)
+        until(lambda: (router.look(), len(router._connections) == 2)[1])
+        silent.sendall(GREETING)  # and then no word about what it is
+        now = 0.9 * HANDSHAKE
+        router.look()
+        assert len(router._connections) == 2
+        now = 1.1 * HANDSHAKE
+        router.look()
+        assert len(router._connections) == 1
+        while silent.recv(100):
+            pass
+    exchange(router, friend, [b"hello again"])
+    friend.close()
