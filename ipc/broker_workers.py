@@ -1,5 +1,7 @@
 """The broker's desk for workers: their messages become events of the core."""
 
+from collections.abc import Sequence
+
 from .broker_core import BrokerCore
 from .broker_records import Job, Orphan, Send, WorkerRecord
 from .bundle import messages_of
@@ -28,15 +30,17 @@ class WorkerDesk:
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
 
-    def receive(self, peer: bytes, frames: list[bytes], now: float) -> list[Send]:
+    def receive(self, peer: bytes, frames: list[bytes], now: float) -> Sequence[Send]:
         """Handle one message. Its frames are kept, as they are, if they go on to a client."""
+        if len(frames) != 1:  # the usual case: a bundle is one frame
+            return self._receive(peer, frames, now)
         try:
             messages = messages_of(frames)
         except CodecError as error:
             return self._refuse(peer, error)
         return [send for each in messages for send in self._receive(peer, each, now)]
 
-    def _receive(self, peer: bytes, frames: list[bytes], now: float) -> list[Send]:
+    def _receive(self, peer: bytes, frames: list[bytes], now: float) -> Sequence[Send]:
         core = self._core
         worker = core.worker_of.get(peer)
         chunk = glance(frames)
@@ -137,7 +141,7 @@ class WorkerDesk:
 
     def _known(
         self, worker: WorkerRecord, peer: bytes, message: Message, frames: list[bytes], now: float
-    ) -> list[Send]:
+    ) -> Sequence[Send]:
         core = self._core
         if isinstance(message, (Chunk, Done, Error)):
             return self._about_run(worker, message, frames, now)
@@ -159,7 +163,7 @@ class WorkerDesk:
         message: Chunk | Done | Error,
         frames: list[bytes],
         now: float,
-    ) -> list[Send]:
+    ) -> Sequence[Send]:
         core = self._core
         job = worker.jobs.get(message.run)
         if job is None:
@@ -175,7 +179,7 @@ class WorkerDesk:
 
     def _next_in_stream(
         self, job: Job, message: Chunk | Done | Error, frames: list[bytes], now: float
-    ) -> list[Send]:
+    ) -> Sequence[Send]:
         core = self._core
         if message.seq is None or message.seq < job.outbox.end:
             return []  # a duplicate
@@ -197,18 +201,16 @@ class WorkerDesk:
         job.asked_again = (job.outbox.end, now)
         return self._core.forward_credit(job, resend=True)
 
-    def _chunk(self, job: Job, position: int, frames: list[bytes], now: float) -> list[Send]:
+    def _chunk(self, job: Job, position: int, frames: list[bytes], now: float) -> Sequence[Send]:
         ids = frames[1]
-        peer = job.session.peer
-        if peer is not None and job.outbox.pass_on(frames):
-            sends = [Send("front", peer, frames)]
-        else:
-            job.outbox.push(frames)
-            sends = self._core.flush(job)
         if job.submit.resume:
             job.emitted.append(ids)
         self._core.count_tokens(job, position, len(ids) // ID_BYTES, now)
-        return sends
+        peer = job.session.peer
+        if peer is not None and job.outbox.pass_on(frames):
+            return (Send("front", peer, frames),)
+        job.outbox.push(frames)
+        return self._core.flush(job)
 
 
 def _to(peer: bytes, message: Message) -> Send:

@@ -60,8 +60,10 @@ def unbundled(frames: Sequence[bytes]) -> list[list[bytes]] | None:
 
 def messages_of(frames: Frames) -> Sequence[Frames | list[bytes]]:
     """Return the messages in a bundle, or the one that this is. Raises CodecError for a bad one."""
+    if len(frames) != 1:  # the usual case: a bundle is one frame
+        return (frames,)
     several = unbundled(frames)
-    return [frames] if several is None else several
+    return (frames,) if several is None else several
 
 
 def _is_message(message: Any) -> bool:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .bundle import bundled, messages_of
-from .codec import CodecError, decode, encode
+from .chunk_codec import read_chunk
+from .codec import CodecError, decode_generally, encode
 from .messages import (
     TO_CLIENT,
     Accepted,
@@ -128,6 +129,9 @@ class ClientCore:
 
     def receive(self, frames: Sequence[bytes], now: float) -> None:
         """Take one message. What is no message changes nothing."""
+        if len(frames) != 1:  # the usual case: a bundle is one frame
+            self._receive(frames, now)
+            return
         try:
             messages = messages_of(frames)
         except CodecError:
@@ -136,14 +140,22 @@ class ClientCore:
             self._receive(each, now)
 
     def _receive(self, frames: Sequence[bytes], now: float) -> None:
+        chunk = read_chunk(frames)
+        if chunk is not None:
+            request = self._requests.get(chunk.id)
+            if request is not None and chunk.seq == request.received:  # the usual case
+                self._heard = now
+                self._chunk(request, chunk)
+                return
         try:
-            message = decode(frames, TO_CLIENT)
+            message = chunk or decode_generally(frames, TO_CLIENT)
         except CodecError:
             return
         self._heard = now
-        if type(message) is Chunk and (request := self._requests.get(message.id)) is not None:
-            self._stream(request, message, now)
-        elif isinstance(message, Welcome):
+        self._take(message, now)
+
+    def _take(self, message: Message, now: float) -> None:
+        if isinstance(message, Welcome):
             self._welcome(message)
         elif isinstance(message, Error) and message.id is None:
             self._connection_error(message, now)
@@ -203,7 +215,7 @@ class ClientCore:
 
     def _chunk(self, request: OpenRequest, chunk: Chunk) -> None:
         request.take(chunk)
-        self._events.append((request.submit.id, chunk))
+        self._events.append((chunk.id, chunk))
         if request.reads_all:
             self._grant(request)
 

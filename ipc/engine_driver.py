@@ -54,11 +54,10 @@ class RunRefused:
     message: str
 
 
-@dataclass(slots=True)  # not frozen: one is made for every round, and that takes longer
-class Stepped:
-    """An event: what the runs gained in one round."""
+class Stepped(tuple[DeltaLike, ...]):
+    """An event: what the runs gained in one round. A tuple, as one is made for every round."""
 
-    deltas: tuple[DeltaLike, ...]
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ class EngineDriver:
         """Run one round of the engine. What it returns may be told at once, then ``account``."""
         self._gained = self._engine.step()
         told = self._lingering.sift(self._gained, now)
-        return Stepped(tuple(told)) if told else None
+        return Stepped(told) if told else None
 
     def account(self) -> Stepped | None:
         """Count what the round gained; pause runs that have used up their credit.
@@ -190,7 +189,7 @@ class EngineDriver:
     def release(self) -> Stepped | None:
         """Return what still waits for later gains."""
         told = self._lingering.release()
-        return Stepped(tuple(told)) if told else None
+        return Stepped(told) if told else None
 
     def _pause_if_spent(self, run: str, progress: _Progress) -> bool:
         if progress.paused or progress.tokens < progress.credit:

@@ -88,9 +88,10 @@ class EngineThread:
     def _step(self, driver: EngineDriver) -> None:
         began = self._clock()
         stepped = driver.step(began)
-        self._patience.observe(self._clock() - began)
-        if stepped is not None:
+        took = self._clock() - began
+        if stepped is not None:  # it waits for nothing else
             self._put(stepped)
+        self._patience.observe(took)
         late = driver.account()
         if late is not None:
             self._put(late)

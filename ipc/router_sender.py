@@ -36,12 +36,19 @@ class RouterSender:
 
     def send(self, peer: bytes, frames: list[bytes]) -> Sent:
         """Send, or keep for later. A peer with too long a backlog counts as gone."""
-        backlog = self._backlogs.get(peer) if self._backlogs else None
-        if backlog is None:
-            sent = self._try(peer, frames)
+        if self._backlogs and peer in self._backlogs:
+            return self._keep(peer, frames)
+        try:
+            self._router.send(peer, frames)
+        except zmq.ZMQError as error:
+            sent = _why(error)
             if sent is Sent.LATER:
                 self._backlogs[peer] = deque([frames])
             return sent
+        return _YES
+
+    def _keep(self, peer: bytes, frames: list[bytes]) -> Sent:
+        backlog = self._backlogs[peer]
         if len(backlog) >= _MAX_BACKLOG:
             del self._backlogs[peer]
             return Sent.GONE
@@ -66,10 +73,15 @@ class RouterSender:
     def _try(self, peer: bytes, frames: list[bytes]) -> Sent:
         try:
             self._router.send(peer, frames)
-        except zmq.Again:
-            return Sent.LATER
         except zmq.ZMQError as error:
-            if error.errno == errno.EHOSTUNREACH:
-                return Sent.GONE
-            raise
+            return _why(error)
         return _YES
+
+
+def _why(error: zmq.ZMQError) -> Sent:
+    """Return what a refusal to send means."""
+    if isinstance(error, zmq.Again):
+        return Sent.LATER
+    if error.errno == errno.EHOSTUNREACH:
+        return Sent.GONE
+    raise error

@@ -64,12 +64,19 @@ class RunStream:
         """Take what a sample gained in a round."""
         if self.ended:
             return
-        lone, self._lone = self._lone, None
-        if lone is not None:
-            self._gather(lone)
-        elif not self._gains and _is_plain(delta):
-            self._lone = delta
+        lone = self._lone
+        if (
+            lone is None
+            and not self._gains
+            and delta.finish_reason is None
+            and delta.logprobs is None
+            and delta.prompt_logprobs is None
+        ):
+            self._lone = delta  # the usual case
             return
+        if lone is not None:
+            self._lone = None
+            self._gather(lone)
         self._gather(delta)
 
     def _gather(self, delta: DeltaLike) -> None:
@@ -192,10 +199,6 @@ class RunStream:
             pieces=[piece],
             ids=pack_ids(ids),
         )
-
-
-def _is_plain(delta: DeltaLike) -> bool:
-    return delta.logprobs is None and delta.finish_reason is None and delta.prompt_logprobs is None
 
 
 def _logprob(entry: LogprobLike) -> Logprob:

@@ -144,7 +144,11 @@ class WorkerCore:
     def engine_event(self, event: Event, now: float) -> None:
         """Take one event of the engine's thread."""
         if type(event) is Stepped:
-            self._stepped(event)
+            for delta in event:
+                stream = self.runs.get(delta.request_id)
+                if stream is not None:
+                    stream.add(delta)
+                    self._changed[stream.run] = None
             return
         match event:
             case RunRefused():
@@ -159,13 +163,6 @@ class WorkerCore:
                 self._greet(now)
             case EngineDied():
                 self.leave(f"its engine died: {event.message}", failed=True)
-
-    def _stepped(self, event: Stepped) -> None:
-        for delta in event.deltas:
-            stream = self.runs.get(delta.request_id)
-            if stream is not None:
-                stream.add(delta)
-                self._changed[stream.run] = None
 
     # Time and ends
 
@@ -217,7 +214,11 @@ class WorkerCore:
 
     def collect(self, at_least: int | None = None) -> Sequence[list[bytes]]:
         """Return the messages to send now, in order; all, or the first few if there are more."""
+        if not self._changed and not self._control:
+            return ()
         messages = self._collect(at_least)
+        if len(messages) < 2:
+            return messages
         return bundled(messages) if self._bundles and self.welcomed else messages
 
     def _collect(self, at_least: int | None = None) -> list[list[bytes]]:

@@ -21,7 +21,7 @@ def load(step: float = 0.0) -> LoadedEngine:
 
 def tokens(events: list[Event]) -> list[int]:
     steps = [event for event in events if isinstance(event, Stepped)]
-    return [token for step in steps for delta in step.deltas for token in delta.token_ids]
+    return [token for step in steps for delta in step for token in delta.token_ids]
 
 
 def take_all(thread: EngineThread, into: list[Event], until: Any) -> None:

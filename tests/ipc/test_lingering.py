@@ -83,7 +83,7 @@ class Wire:
         """Return the tokens told of in one round."""
         self.now += seconds
         events = (self.driver.step(self.now), self.driver.account())
-        deltas = [delta for event in events if event is not None for delta in event.deltas]
+        deltas = [delta for event in events if event is not None for delta in event]
         return [token for delta in deltas for token in delta.token_ids]
 
 
