@@ -8,6 +8,7 @@ from .bundle import messages_of
 from .chunk_codec import glance
 from .codec import CodecError, decode, encode
 from .limits import ID_BYTES, MAX_ARRAY
+from .lone_chunk import read_lone
 from .messages import (
     FROM_WORKER,
     Cancel,
@@ -43,12 +44,12 @@ class WorkerDesk:
     def _receive(self, peer: bytes, frames: list[bytes], now: float) -> Sequence[Send]:
         core = self._core
         worker = core.worker_of.get(peer)
-        chunk = glance(frames)
+        chunk = read_lone(frames) or glance(frames)
         if chunk is not None and worker is not None:
-            job = worker.jobs.get(chunk.get("run", ""))
-            if job is not None and job.state == "running" and chunk["seq"] == job.outbox.end:
+            job = worker.jobs.get(chunk[0])
+            if job is not None and job.state == "running" and chunk[1] == job.outbox.end:
                 worker.heard = now
-                return self._chunk(job, chunk["position"], frames, now)
+                return self._chunk(job, chunk[2], frames, now)
         try:
             message = decode(frames, FROM_WORKER)
         except CodecError as error:

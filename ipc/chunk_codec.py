@@ -1,5 +1,6 @@
 """The quick way for chunks, the one message that every request gets in every round.
 
+What has one piece is usually written in the way of lone_chunk, and read in less time yet.
 It writes and reads what the codec's general form would; what it leaves (None, or False) goes there,
 to be read after all or to be refused with the reason.
 """
@@ -18,6 +19,7 @@ from .limits import (
     MAX_SAMPLES,
     PROTOCOL_VERSION,
 )
+from .lone_chunk import read_lone
 from .messages import Chunk, Piece
 
 _BEGINNING = b"\xa1v\x01\xa4type\xa5chunk"  # of every header written here, after the map's size
@@ -74,7 +76,11 @@ def write_pieces(
 
 def read_chunk(frames: Sequence[bytes]) -> Chunk | None:
     """Return the chunk that frames hold, if it is a plain one."""
-    header = glance(frames)
+    lone = read_lone(frames)
+    if lone is not None:
+        run, seq, position, request_id, index, count, text = lone
+        return Chunk(request_id, seq, position, (Piece(index, count, text),), run, frames[1])
+    header = _plain_header(frames)
     if header is None:
         return None
     pieces = [Piece(value["index"], value["count"], value["text"]) for value in header["pieces"]]
@@ -82,7 +88,13 @@ def read_chunk(frames: Sequence[bytes]) -> Chunk | None:
     return Chunk(*place, tuple(pieces), header.get("run", ""), frames[1])
 
 
-def glance(frames: Sequence[bytes]) -> dict[str, Any] | None:
+def glance(frames: Sequence[bytes]) -> tuple[str, int, int] | None:
+    """Return run, sequence number and position of a plain chunk."""
+    header = _plain_header(frames)
+    return None if header is None else (header.get("run", ""), header["seq"], header["position"])
+
+
+def _plain_header(frames: Sequence[bytes]) -> dict[str, Any] | None:
     """Return the header of a chunk of tokens and text only, written as here and within all limits.
 
     No field but the known ones, of plain kinds: whatever msgpack may hold otherwise is for the

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .chunk_codec import write_pieces
 from .codec import encode
 from .limits import MAX_ARRAY, MAX_ERROR_BYTES
+from .lone_chunk import names_of, write_lone
 from .messages import Chunk, Done, Error, Logprob, Piece, Run, RunState, SampleEnd
 from .outbox import Outbox
 from .served_engine import DeltaLike, LogprobLike, UsageLike
@@ -39,6 +39,7 @@ class RunStream:
         self.outbox = Outbox(run.seq)
         self.ended = False
         self._samples = int(run.params.get("n") or 1)
+        self._names = names_of(run.id, run.run)
         self._position = len(run.emitted_ids) // 4
         self._ends: dict[int, SampleEnd] = {}
         self._lone: DeltaLike | None = None  # all there is to send, in the usual case
@@ -190,15 +191,15 @@ class RunStream:
     def _write(self, lone: DeltaLike) -> list[bytes] | None:
         """Return the frames of a chunk of one plain delta, if it is no longer than usual."""
         ids = lone.token_ids
-        piece = {"index": lone.index, "count": len(ids), "text": lone.text}
-        return write_pieces(
-            self.id,
-            self.run,
+        frame = write_lone(
+            self._names,
             self.outbox.end,
             self._position,
-            pieces=[piece],
-            ids=pack_ids(ids),
+            index=lone.index,
+            count=len(ids),
+            text=lone.text,
         )
+        return None if frame is None else [frame, pack_ids(ids)]
 
 
 def _logprob(entry: LogprobLike) -> Logprob:

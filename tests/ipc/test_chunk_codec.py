@@ -104,9 +104,7 @@ def test_the_usual_chunk_goes_the_quick_way_and_limits_are_the_general_forms() -
     chunk = m.Chunk("r" * 32, 3, 8, (m.Piece(0, 1, "eins"),), "e-1", pack_ids([5]))
     frames = encode(chunk)
     assert write_chunk(chunk) == frames
-    header = glance(frames)
-    assert header is not None
-    assert (header["run"], header["seq"], header["position"]) == ("e-1", 3, 8)
+    assert glance(frames) == ("e-1", 3, 8)
     assert read_chunk(frames) == chunk
 
     long = m.Chunk("r", 0, 0, (m.Piece(0, 1, "x" * limits.MAX_HEADER_BYTES),), "", pack_ids([5]))
