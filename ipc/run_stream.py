@@ -127,14 +127,21 @@ class RunStream:
 
     def take(self) -> list[list[bytes]]:
         """Return the messages to send now, in order."""
-        lone = self._lone
-        if lone is not None and (frames := self._write(lone)) is not None:
-            self._lone = None
-            self._position += len(lone.token_ids)
-            if self.outbox.pass_on(frames):
-                return [frames]
-            self.outbox.push(frames)
-            return self.outbox.take()
+        lone, outbox = self._lone, self.outbox
+        if lone is not None:
+            ids = lone.token_ids
+            at, count = self._position, len(ids)
+            frame = write_lone(
+                self._names, outbox.end, at, index=lone.index, count=count, text=lone.text
+            )
+            if frame is not None:
+                self._lone = None
+                self._position += count
+                frames = [frame, pack_ids(ids)]
+                if outbox.pass_on(frames):
+                    return [frames]
+                outbox.push(frames)
+                return outbox.take()
         self._make_chunk()
         if self._ends and len(self._ends) == self._samples and not self.ended:
             samples = tuple(self._ends[index] for index in sorted(self._ends))
@@ -187,19 +194,6 @@ class RunStream:
         self._position += len(ids)
         self._gains.clear()
         self._weight = self._text = 0
-
-    def _write(self, lone: DeltaLike) -> list[bytes] | None:
-        """Return the frames of a chunk of one plain delta, if it is no longer than usual."""
-        ids = lone.token_ids
-        frame = write_lone(
-            self._names,
-            self.outbox.end,
-            self._position,
-            index=lone.index,
-            count=len(ids),
-            text=lone.text,
-        )
-        return None if frame is None else [frame, pack_ids(ids)]
 
 
 def _logprob(entry: LogprobLike) -> Logprob:

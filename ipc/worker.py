@@ -14,7 +14,7 @@ import zmq
 from .addresses import is_local
 from .dealer import Dealer, open_dealer
 from .doorbell import Doorbell
-from .engine_thread import IDLE, MAX_COMMANDS, MAX_EVENTS, EngineThread
+from .engine_thread import IDLE, MAX_COMMANDS, EngineThread
 from .keys import KeyPair
 from .served_engine import EngineLoader
 from .socket_watch import SocketWatch
@@ -93,7 +93,8 @@ class Worker:
         ready = self._watch.wait(wait, writable=bool(self._outgoing))
         now = self.beat = self._clock()
         if not events.empty():  # tokens wait for nothing else
-            self._take_events(now)
+            for _ in range(events.qsize()):  # only this thread takes
+                self.core.engine_event(events.get(), now)
             self._send(socket)
         if not ready and now < self._due:
             return socket
@@ -125,10 +126,6 @@ class Worker:
 
     def _connect(self) -> Dealer:
         return open_dealer(self._address, self._watch, self._keys, self._clock)
-
-    def _take_events(self, now: float) -> None:
-        for _ in range(min(self.engine.events.qsize(), MAX_EVENTS)):  # only this thread takes
-            self.core.engine_event(self.engine.events.get(), now)
 
     def _give_commands(self) -> None:
         room = MAX_COMMANDS - self.engine.commands.qsize()  # only this thread puts

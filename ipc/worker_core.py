@@ -214,9 +214,12 @@ class WorkerCore:
 
     def collect(self, at_least: int | None = None) -> Sequence[list[bytes]]:
         """Return the messages to send now, in order; all, or the first few if there are more."""
-        if not self._changed and not self._control:
+        if len(self._changed) == 1 and self.welcomed and not self._control:
+            messages = self.runs[self._changed.popitem()[0]].take()  # the usual case
+        elif self._changed or self._control:
+            messages = self._collect(at_least)
+        else:
             return ()
-        messages = self._collect(at_least)
         if len(messages) < 2:
             return messages
         return bundled(messages) if self._bundles and self.welcomed else messages
