@@ -216,8 +216,8 @@ class ClientCore:
     def _chunk(self, request: OpenRequest, chunk: Chunk) -> None:
         request.take(chunk)
         self._events.append((chunk.id, chunk))
-        if request.reads_all:
-            self._grant(request)
+        if request.reads_all and (credit := request.grant()) is not None:
+            self._send(credit)
 
     def _refused(self, request: OpenRequest, error: Error, now: float) -> None:
         late = now - request.begun > self._config.retry_for

@@ -159,8 +159,9 @@ class EngineDriver:
 
     def step(self, now: float) -> Stepped | None:
         """Run one round of the engine. What it returns may be told at once, then ``account``."""
-        self._gained = self._engine.step()
-        told = self._lingering.sift(self._gained, now)
+        self._gained = told = self._engine.step()
+        if self._lingering.is_used:
+            told = self._lingering.sift(told, now)
         return Stepped(told) if told else None
 
     def account(self) -> Stepped | None:

@@ -15,7 +15,7 @@ logger = logging.getLogger("octavo.worker")
 MAX_COMMANDS = 1024  # each queue has one thread that puts, which looks before it does
 MAX_EVENTS = 256
 IDLE = 0.05  # seconds between two looks when there is nothing to do
-_FULL = 0.001  # seconds between two looks when the queue of events is full
+_FULL = 0.0002  # seconds between two looks when the queue of events is full
 
 
 class EngineThread:

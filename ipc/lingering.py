@@ -23,25 +23,29 @@ class Lingering:
         self._begun: set[str] = set()
         self._waiting: list[DeltaLike] = []
         self._due = _NEVER
+        self.is_used = False  # some run's gains may wait, or do
 
     def begin(self, run: str, seconds: float) -> None:
         """Gains of this run may wait so long. 0: they do not."""
         if seconds > 0:
             self._seconds[run] = seconds
+            self.is_used = True
 
     def end(self, run: str) -> None:
         """Forget a run. What waits of it is told all the same."""
         self._seconds.pop(run, None)
         self._begun.discard(run)
+        self.is_used = bool(self._seconds or self._waiting)
 
     def release(self) -> Sequence[DeltaLike]:
         """Return all that waits."""
         told, self._waiting, self._due = self._waiting, [], _NEVER
+        self.is_used = bool(self._seconds)
         return told
 
     def sift(self, gained: Sequence[DeltaLike], now: float) -> Sequence[DeltaLike]:
         """Take what a round gained; return what is to be told now, each run's in order."""
-        if not self._seconds and not self._waiting:
+        if not self.is_used:
             return gained
         at_once: list[DeltaLike] = []
         ended: set[str] = set()
