@@ -43,6 +43,7 @@ from ipc.client_core import ClientCore
 from ipc.dealer import Dealer, open_dealer
 from ipc.limits import ANSWER_LINGER
 from ipc.messages import Chunk, Submit
+from ipc.short_turns import short_turn
 from ipc.socket_watch import SocketWatch
 
 from .bare_wire import measure_bare
@@ -116,6 +117,11 @@ class Crowd:
         self.ages: list[float] = []  # of tokens on arrival, in milliseconds
 
     def run(self, seconds: float) -> None:
+        """Read; as a client's own thread does it (ipc/client_connection.py)."""
+        with short_turn():
+            self._run(seconds)
+
+    def _run(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         tick = 0.0
         while (now := time.monotonic()) < until:

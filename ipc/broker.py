@@ -19,6 +19,7 @@ from .joined_sends import joined
 from .keys import BrokerKeys
 from .router import Router, open_router
 from .router_sender import RouterSender, Sent
+from .short_turns import short_turn
 from .socket_watch import SocketWatch
 from .zap import CLIENTS_DOMAIN, WORKERS_DOMAIN, ZapHandler
 
@@ -85,6 +86,10 @@ class Broker:
 
     def run(self) -> None:
         """Serve until drained."""
+        with short_turn():
+            self._run()
+
+    def _run(self) -> None:
         watch = self._watch
         interval = min(self.core.config.heartbeat / 10, 0.05)
         due = self._clock() + interval

@@ -18,6 +18,7 @@ from .dealer import Dealer, open_dealer
 from .doorbell import Doorbell
 from .keys import KeyPair, load_pair, load_public
 from .messages import Error, Stats, Submit
+from .short_turns import short_turn
 from .socket_watch import SocketWatch
 
 logger = logging.getLogger("octavo.client")
@@ -138,7 +139,8 @@ class ClientConnection:
     def _run(self) -> None:
         reason = "the client was closed"
         try:
-            self._serve()
+            with short_turn():
+                self._serve()
         except Exception as error:
             logger.exception("the client's thread ended")
             reason = f"the client's thread ended: {error!r}"

@@ -17,6 +17,7 @@ from .doorbell import Doorbell
 from .engine_thread import IDLE, MAX_COMMANDS, EngineThread
 from .keys import KeyPair
 from .served_engine import EngineLoader
+from .short_turns import short_turn
 from .socket_watch import SocketWatch
 from .worker_core import WorkerCore
 
@@ -74,12 +75,13 @@ class Worker:
         """
         usual = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH)
-        self.engine.start()
+        self.engine.start()  # a thread with turns as usual
         socket = self._connect()
         try:
-            while not self.core.left:
-                socket = self._round(socket)
-            self._say_goodbye(socket)
+            with short_turn():
+                while not self.core.left:
+                    socket = self._round(socket)
+                self._say_goodbye(socket)
         finally:
             socket.close(linger=500)
             if self.core.failure is None:
