@@ -1,8 +1,8 @@
 """Short turns on the processor for a thread that passes messages on.
 
 Who has work for a fraction of a millisecond after a long sleep should not wait for the end of
-somebody else's turn. Linux (6.12 or later) lets a thread ask for shorter ones than usual: it gets no
-larger share of the processor, but begins sooner when it wakes. Elsewhere nothing happens.
+somebody else's turn. Linux (6.12 or later) lets a thread ask for shorter ones than usual: it gets
+no larger share of the processor, but begins sooner when it wakes. Elsewhere nothing happens.
 """
 
 import ctypes
