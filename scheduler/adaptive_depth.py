@@ -28,7 +28,7 @@ from .account import Account, start
 from .depth import Found
 from .looking import Looking
 from .round import Round, Verdict
-from .round_times import FIRST_AHEAD, RoundTimes, alike
+from .round_times import RoundTimes, alike
 from .sequence import Sequence
 from .trials import Trials
 from .worth import Worth, worth
@@ -82,7 +82,9 @@ class AdaptiveDepth:
         self._accounts: dict[int, Account] = {}
         self._looking: dict[int, Looking] = {}
         self._idle_rounds, self._idle_seconds = 0, 0.0  # that are to be counted
-        self._runs_ahead = False  # as far as anybody has asked for it: else looking costs nothing
+        # Whether the round in flight was launched ahead of the one before it, and whether it is
+        # itself one that another is launched ahead of.
+        self._launched = self._launches = False
         # Worth of the round in flight, if drafted
         self._expected: tuple[float, float] | None = None
 
@@ -111,12 +113,12 @@ class AdaptiveDepth:
 
     def rests(self, sequences: Seq[Sequence], num_waiting: int = 0) -> bool:
         """Decide that the round after the one in flight drafts nothing; False decides nothing."""
-        self._runs_ahead, self.times.first_draft = True, FIRST_AHEAD
+        self.times.runs_ahead = True
         hopes = self._skipped, self._hopeless, self._last_rows, self._is_crowded
         crowded = num_waiting > 0
         if self._skips(len(sequences), is_crowded=crowded):
             self.trials.rest_ahead()
-            self._next_rests = True
+            self._next_rests = self._launches = True
             return True
         self._skipped, self._hopeless, self._last_rows, self._is_crowded = hopes
         self._count_idle()
@@ -127,6 +129,7 @@ class AdaptiveDepth:
         self.trials.decide_ahead(len(sequences), kept, stands=rests)
         if not rests:
             self._skipped, self._hopeless, self._last_rows, self._is_crowded = hopes
+        self._launches = rests
         return rests
 
     def affordable(self, num_rows: int, found: Seq[Found]) -> int:
@@ -161,7 +164,7 @@ class AdaptiveDepth:
 
     def observe_round(self, round_: Round, verdicts: Seq[Verdict], seconds: float) -> None:
         """Learn from a round as it was executed; one with prompt chunks says nothing of depths."""
-        if self._runs_ahead and self.drafts_are_free and not (self._found or self._last_depth):
+        if self.times.runs_ahead and self.drafts_are_free and not (self._found or self._last_depth):
             self._looking_with(len(round_.rows)).add(seconds, looked=not self._rests)
         if self._rests and (self._skipped % SEEN or self._spares(self._last_rows)):
             self._idle(seconds)
@@ -172,7 +175,10 @@ class AdaptiveDepth:
                 for v in (verdicts if has_drafts else ())
             ]
             self.observe(len(round_.rows), seconds, outcomes)
+        else:
+            self._last_depth = 0  # drafts that come next begin anew
         self._found = {}
+        self._launched, self._launches = self._launches, False
         self._rests, self._next_rests = self._next_rests, False
         self.trials.next_round()
 
@@ -208,7 +214,7 @@ class AdaptiveDepth:
 
     def _spares(self, num_rows: int) -> bool:
         """Whether it is spared to look for drafts: that costs more than they have brought."""
-        if not (self.drafts_are_free and self._runs_ahead):
+        if not (self.drafts_are_free and self.times.runs_ahead):
             return False
         looking = self._looking_with(num_rows)
         return looking.should_rest or (looking.price > 0 and self._account(num_rows).rests)
@@ -276,6 +282,9 @@ class AdaptiveDepth:
         self._rows_before = num_rows
         if not goes_on:
             return
+        goes_ahead = self._launched and self._launches
+        if self.times.runs_ahead and not (depth or goes_ahead or self.drafts_are_free):
+            return  # it was launched by none, or launches none: no plain rounds go on like that
         if bool(depth) == bool(self._last_depth) or (self.drafts_are_free and depth):
             self.times.add(num_rows, depth, seconds)
         elif self.drafts_are_free:

@@ -161,7 +161,7 @@ class RoundTimes:
 
     def __init__(self) -> None:
         self._cells: dict[int, Cell] = {}
-        self.first_draft = FIRST_DRAFT
+        self.runs_ahead = False  # plain rounds do, as far as is known
 
     def cell(self, num_rows: int) -> Cell:
         """What is known of rounds with so many rows."""
@@ -219,7 +219,8 @@ class RoundTimes:
                 scale = 1 - SPARED * max(0.0, 1 - alike(num_rows) / known[0])
             ratio = 1 + scale * (others[depth] - 1)
         elif max(len(ratios), len(others)) > 1:
-            ratio = _along(ratios if len(ratios) > 1 else others, depth, self.first_draft)
+            first = FIRST_AHEAD if self.runs_ahead else FIRST_DRAFT
+            ratio = _along(ratios if len(ratios) > 1 else others, depth, first)
         else:
             price = min(MOST_ASSUMED, ASSUMED + ASSUMED_PER_ROW * num_rows) * depth
             return Guess(1 + price, 1 + DOUBT_ASSUMED * price, measured=False, trusted=False)

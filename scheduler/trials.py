@@ -33,6 +33,7 @@ class _Tried:
     end: int = 0  # the number of rounds at which the current one ends
     least_end: int = 0  # likewise, where there is no credit left
     pays: bool = False  # drafts do, as far as is known
+    most_depths: int = 0  # that there ever was room for
     retry_at: dict[int, int] = field(default_factory=dict)
     retry_gap: dict[int, int] = field(default_factory=dict)
 
@@ -143,7 +144,9 @@ class Trials:
         plain, credit = self.times.plain_seconds(num_rows) or 0.0, self.credit or 0.0
         if best and not tried.pays and guesses[best].measured and not self.drafts_are_free:
             tried.retry_at[0] = tried.rounds + FIRST_CHECK
-        tried.pays = best > 0
+        tried.most_depths = max(tried.most_depths, len(tokens))
+        if len(tokens) == tried.most_depths:  # fewer have room where answers end: it says nothing
+            tried.pays = best > 0
         goes_on = tried.rounds < (tried.end if credit > 0 else tried.least_end)
         if goes_on and tried.current < len(tokens):
             return tried.current if tried.current != best else None
@@ -151,13 +154,19 @@ class Trials:
         def loss(depth: int) -> float:
             return guesses[depth].ratio - tokens[depth] / best_rate
 
-        length = 1 if self.drafts_are_free else ROUNDS_OF_TRIAL
+        hopes = [brings / guess.least for brings, guess in zip(tokens, guesses, strict=True)]
+        likeliest = min(range(1, len(tokens)), key=loss, default=0)
         for depth in sorted(range(len(tokens)), key=loss):
+            length = 1 if self.drafts_are_free else ROUNDS_OF_TRIAL
+            length += self.times.runs_ahead and depth == 0  # the last launches none: it is short
             costs = length * max(0.0, loss(depth)) * plain
             if depth == best or (depth and (costs > credit or credit <= 0)):
                 continue
-            promises = tokens[depth] / guesses[depth].least > best_rate
-            if self._is_due(num_rows, depth, best, guesses, promises=promises):
+            promises = hopes[depth] > best_rate
+            if self.times.runs_ahead and not guesses[depth].measured:
+                promises = max(hopes[depth:]) > best_rate  # what is beyond it may pay
+            nearby = abs(depth - best) <= 1 or (self.times.runs_ahead and depth == likeliest)
+            if self._is_due(num_rows, depth, guesses, promises=promises, nearby=nearby):
                 tried.current, tried.least_end = depth, tried.rounds + length
                 is_long = not (guesses[depth].measured or self.drafts_are_free)
                 tried.end = tried.rounds + LONG_TRIAL if is_long else tried.least_end
@@ -165,14 +174,14 @@ class Trials:
         return None
 
     def _is_due(
-        self, num_rows: int, depth: int, best: int, guesses: Seq[Guess], *, promises: bool
+        self, num_rows: int, depth: int, guesses: Seq[Guess], *, promises: bool, nearby: bool
     ) -> bool:
         """Whether a depth that is not the best is to be tried now; sets when it will be again."""
         tried, guess = self._tried_with(num_rows), guesses[depth]
         if depth and not guess.measured and (guess.far or not guess.trusted):
             is_next = depth == 1 or guesses[depth - 1].trusted or self.drafts_are_free
             return promises and is_next and guesses[0].measured
-        if depth and not self.drafts_are_free and abs(depth - best) > 1:
+        if depth and not (self.drafts_are_free or nearby):
             return False
         gap = tried.retry_gap.setdefault(depth, FIRST_RETRY) if guess.measured else CHECK_AFTER
         due = tried.retry_at.setdefault(depth, tried.rounds + gap)

@@ -4,7 +4,8 @@ from copy import deepcopy
 
 from policy_rounds import row, run, run_ahead
 
-from scheduler.adaptive_depth import AdaptiveDepth, Outcome
+from scheduler.adaptive_depth import AdaptiveDepth
+from scheduler.round import Round, Row, Verdict
 
 
 def test_depths_that_do_not_pay_are_seldom_thought_of_and_at_once_with_other_rows() -> None:
@@ -76,6 +77,7 @@ def test_a_round_that_is_to_draft_is_not_decided_early_and_nothing_is_changed() 
     of_trials = ["credit", "_tried", "_stake", "_next_stake"]
 
     def state():
+        policy._count_idle()
         return deepcopy(
             [getattr(policy, name) for name in names]
             + [getattr(policy.trials, name) for name in of_trials]
@@ -88,8 +90,11 @@ def test_a_round_that_is_to_draft_is_not_decided_early_and_nothing_is_changed() 
         if not depths[0] and not rests:
             num_refused += 1
             assert state() == before
-        policy.observe(
-            3, 1.0 + depths[0], [Outcome(one.seq_id, depths[0], depths[0]) for one in rows]
+        said = (1,) * (depths[0] + 1)
+        policy.observe_round(
+            Round(tuple(Row(one.seq_id, (1,), 9, (1,), num_drafts=depths[0]) for one in rows)),
+            [Verdict(one.seq_id, said, depths[0], depths[0]) for one in rows],
+            1.0 + depths[0],
         )
         depths = [0] * 3 if rests else policy.depths(rows)
 
