@@ -40,6 +40,7 @@ LOOKED_FOR = 1  # rows, always: with more, looking costs more than what begins t
 LONG_TO_GO = 0.75  # of the most tokens that a row has to go
 HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
 MOST_SKIPPED = 24  # rounds in which drafts are not thought of, where they were hopeless
+MOST_SKIPPED_WITH_HOPES = 6  # likewise, where found drafts were not run, but nearly
 MOST_IDLE = 16  # of these rounds are counted at once
 SEEN = 4  # one in so many of these is timed: Python between two rounds slows the next one down
 LEAST_CHANCE = 0.05  # that a draft is reached and accepted, for a row to carry it
@@ -74,7 +75,7 @@ class AdaptiveDepth:
         self._is_crowded = True
         self._long_to_go: set[int] = set()  # rows by which a batch ends that is not
         self._most_left = 0  # tokens that a row has to go
-        self._hopeless = 0  # times in a row that no drafts could pay
+        self._hopeless = 0  # rounds in which they are not thought of: no drafts could pay
         self._skipped = 0  # rounds since they were thought of
         self._rests = False  # in the round in flight they are not
         self._next_rests = False  # nor in the one after it, if that is decided
@@ -144,8 +145,11 @@ class AdaptiveDepth:
         worth = self._worth(num_rows, chances)
         rates = [n / self.times.guess(num_rows, d).least for d, n in enumerate(worth.tokens) if d]
         is_hopeless = max(rates, default=0.0) < HOPELESS * num_rows
+        depth, hopeless = self._decide(num_rows, worth), self._hopeless
         self._note_hopes(is_hopeless=is_hopeless or self._account(num_rows).rests)
-        return self._decide(num_rows, worth)
+        if not (self._hopeless or depth or self.trials.has_stake):  # there may be better ones soon
+            self._hopeless = min(hopeless + 1, MOST_SKIPPED_WITH_HOPES)
+        return depth
 
     def observe(self, num_rows: int, seconds: float, outcomes: Iterable[Outcome]) -> None:
         """Learn from a round of decoding rows alone that took ``seconds``."""
@@ -207,7 +211,7 @@ class AdaptiveDepth:
         else:
             may_skip = num_rows == self._last_rows and is_crowded == self._is_crowded
         self._last_rows, self._is_crowded = num_rows, is_crowded
-        if not may_skip or self._skipped >= min(self._hopeless, MOST_SKIPPED):
+        if not may_skip or self._skipped >= self._hopeless:
             return False
         self._skipped += 1
         return True
@@ -226,7 +230,8 @@ class AdaptiveDepth:
         return found
 
     def _note_hopes(self, *, is_hopeless: bool) -> None:
-        self._skipped, self._hopeless = 0, self._hopeless + 1 if is_hopeless else 0
+        self._skipped = 0
+        self._hopeless = min(2 * self._hopeless + 1, MOST_SKIPPED) if is_hopeless else 0
 
     def _account(self, num_rows: int) -> Account:
         size = alike(num_rows)

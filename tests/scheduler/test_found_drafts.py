@@ -77,7 +77,7 @@ def test_where_found_drafts_are_hopeless_they_are_seldom_looked_for() -> None:
             policy.observe(16, 1 + 0.5 * depth, [Outcome(n, 0, 0, (1,)) for n in range(16)])
         return asked
 
-    assert ask_rounds(100, num_drafting=1) <= 25
+    assert ask_rounds(100, num_drafting=1) <= 12
     assert ask_rounds(100, num_drafting=16) >= 85
 
     few = [row(0)]
@@ -129,3 +129,26 @@ def test_plain_rounds_after_found_drafts_charge_what_is_left_over_to_the_drafts(
         )
         depths.append(depth)
     assert sum(depths[-200:]) < 10
+
+
+def test_where_found_drafts_nearly_pay_they_are_looked_for_now_and_then() -> None:
+    policy = AdaptiveDepth(3, drafts_are_free=True)
+    rows = [row(n) for n in range(4)]
+
+    def asked(rounds, num_drafting):
+        count = 0
+        for _ in range(rounds):
+            found = []
+            if any(policy.depths(rows, num_waiting=1)):
+                count += 1
+                found = [Found(n, (1, 1, 1), 16) for n in range(num_drafting)]
+            depth = policy.affordable(4, found) if found else 0
+            outcomes = [
+                Outcome(n, depth if n < num_drafting else 0, 0, (1,) * (1 + depth))
+                for n in range(4)
+            ]
+            policy.observe(4, 1 + 0.35 * depth, outcomes)
+        return count
+
+    asked(100, num_drafting=1)
+    assert 10 < asked(100, num_drafting=1) < 30
