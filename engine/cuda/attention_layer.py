@@ -248,14 +248,13 @@ class CudaPagedCache(PagedCache):
         scale: float,
     ) -> mx.array:
         """Prepare the heads in ``projected``, write, attend: (rows, width, query heads * dim)."""
-        num_counters = prefix_attention.COUNTERS * self.num_counters(projection.num_heads)
         out = prefix_attention.attend_projected(
             self.pages,
             self.window,
             projected,
             projection,
             preparation,
-            counters=self.layer.counters(num_counters),
+            counters=self.layer.counters(self.num_counters(projection.num_heads)),
             constants=self.layer.constants(preparation, scale),
             shared=self.shared,
         )

@@ -54,8 +54,7 @@ ATTEND = """
     const Piece piece(prefix, number / pieces, number % pieces);
     if (piece.is_empty()) return;
     piece.run(shared);
-    int* met = window.counters + rows * own_tiles * gridDim.y;
-    find_merges<Own>(piece, window, met, merges);
+    find_merges<Own>(piece, window, merges);
   } else {
     using Tiles = TILES;
     Own share(window);
@@ -76,9 +75,6 @@ HELD = 1  # key tiles that a warp has room for
 BLOCKS = 2  # on a multiprocessor
 SHARED_MEMORY = 112 * 1024  # of a block, at most
 MOST_AT_ONCE = 128  # numbers of a head: two blocks have room on a multiprocessor
-# Counters over those for what rows have of their own: groups have fewer tiles of queries
-# than rows have, and one more each.
-COUNTERS = 3
 
 
 def attend_projected(
@@ -92,10 +88,7 @@ def attend_projected(
     constants: mx.array,
     shared: SharedRows | None,
 ) -> mx.array:
-    """Do what ``paged_attention.attend_projected`` does, where rows may share something.
-
-    There are to be COUNTERS times as many counters.
-    """
+    """Do what ``paged_attention.attend_projected`` does, where rows may share something."""
     if shared is not None and projection.head_dim <= MOST_AT_ONCE:
         return attend_at_once(
             pages,

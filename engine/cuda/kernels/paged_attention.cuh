@@ -78,31 +78,39 @@ __device__ __forceinline__ bool is_last(int* counter, int expected) {
   return last;
 }
 
-// Adds what pieces of a shared prefix come to for a query, by a warp, to the ``sum`` and weighed ``value``
-// of the row's own scores under their ``maximum``. All loads come first.
-template <typename Share, int DIMS>
-__device__ void add_pieces(
-    const Share& share, int query, float maximum, float& sum, float (&value)[DIMS]) {
-  if constexpr (DIMS % 2 == 0) {
-    constexpr int AT_ONCE = 8;
-    const int lane = threadIdx.x % 32;
+// What pieces of a shared prefix come to for a query, by a warp: asked for when it is made, AT_ONCE of it.
+template <typename Share>
+struct QueryPieces {
+  static constexpr int DIMS = Share::DIM / 32, AT_ONCE = 8;
+
+  const Share& share;
+  int num_pieces, number;  // of the query, for a K/V head
+  float2 stat;             // of piece ``lane``
+  alignas(16) unsigned parts[AT_ONCE][(DIMS + 1) / 2];
+
+  __device__ QueryPieces(const Share& share, int query, bool are_wanted) : share(share) {
+    num_pieces = are_wanted ? pieces_of(share.num_shared, share.all.shared.num_pieces) : 0;
+    number = (share.row * share.all.width * Share::QUERIES_OF_TOKEN) + share.tile * QUERIES + query;
+    stat = make_float2(NOTHING, 0.f);
+    if (threadIdx.x % 32 < num_pieces)
+      stat = __ldcg(
+          reinterpret_cast<const float2*>(share.all.shared.stats) + place(threadIdx.x % 32));
+    if (num_pieces) load_parts(0);
+  }
+  __device__ long long place(int piece) const {
     const SharedSums& shared = share.all.shared;
-    const int num_pieces = pieces_of(share.num_shared, shared.num_pieces);
-    const int number =
-        share.row * share.all.width * Share::QUERIES_OF_TOKEN + share.tile * QUERIES + query;
-    const auto place = [&](int piece) {
-      return (long long)(share.kv_head * shared.num_pieces + piece) * shared.num_queries + number;
-    };
-    const bfloat16* from = shared.partial + lane * DIMS;
-    float2 stat = make_float2(NOTHING, 0.f);
-    if (lane < num_pieces) stat = __ldcg(reinterpret_cast<const float2*>(shared.stats) + place(lane));
-    alignas(16) unsigned parts[AT_ONCE][DIMS / 2];
-    const auto load_parts = [&](int first) {
+    return (long long)(share.kv_head * shared.num_pieces + piece) * shared.num_queries + number;
+  }
+  __device__ void load_parts(int first) {
+    const bfloat16* from = share.all.shared.partial + threadIdx.x % 32 * DIMS;
 #pragma unroll
-      for (int i = 0; i < AT_ONCE; i++)
+    for (int i = 0; i < AT_ONCE; i++)
+      if constexpr (DIMS % 2 == 0)
         load_cached(parts[i], from + place(min(first + i, num_pieces - 1)) * Share::DIM);
-    };
-    load_parts(0);
+  }
+  // To the ``sum`` and weighed ``value`` of the row's own scores under their ``maximum``.
+  __device__ void add_to(float maximum, float& sum, float (&value)[DIMS]) {
+    if (num_pieces == 0) return;
     const float highest = fmaxf(maximum, warp_maximum(stat.x));
     const float own = exp2f(maximum - highest);
     const float weight = exp2f(stat.x - highest) * stat.y;
@@ -126,6 +134,22 @@ __device__ void add_pieces(
       load_parts(first);
     }
   }
+};
+
+// Joins what was left of one query of a tile that has one split, by a warp, and what is shared.
+template <typename Share>
+__device__ void merge_one(const Share& share, int query) {
+  constexpr int DIMS = Share::DIM / 32;
+  QueryPieces<Share> pieces(share, query, true);
+  const long long here = share.number() * share.all.most_splits * QUERIES + query;
+  const float2 stat = __ldcg(reinterpret_cast<const float2*>(share.all.stats) + here);
+  alignas(16) float value[DIMS];
+  load_cached<DIMS>(value, share.all.partial + here * Share::DIM + share.first_dim());
+  alignas(16) typename Share::Number gates[DIMS];
+  share.load_gates(query, gates);
+  float sum = stat.y;
+  pieces.add_to(stat.x, sum, value);
+  share.emit(query, value, sum, gates);
 }
 
 // Joins the splits of one query of the tile, by a warp, in order, 32 at a time; then what is shared.
@@ -165,7 +189,7 @@ __device__ void merge_query(const Share& share, int query) {
       for (int j = 0; j < DIMS; j++) value[j] = fmaf(w, part[j], value[j]);
     }
   }
-  if (share.num_shared) add_pieces(share, query, maximum, sum, value);
+  QueryPieces<Share>(share, query, true).add_to(maximum, sum, value);
   share.emit(query, value, sum, gates);
 }
 
@@ -178,6 +202,7 @@ __device__ void leave(const Share& share, const Result& result, long long here, 
   for (int query = threadIdx.x / 32; query < share.num_queries; query += WARPS) {
     alignas(16) T gates[DIMS];
     if (is_whole) share.load_gates(query, gates);
+    QueryPieces<Share> pieces(share, query, is_whole);
     float maximum = NOTHING, sum = 0.f;
     alignas(16) float value[DIMS] = {};
 #pragma unroll
@@ -192,7 +217,7 @@ __device__ void leave(const Share& share, const Result& result, long long here, 
       for (int j = 0; j < DIMS; j++) value[j] = fmaf(factor, part[j], value[j]);
     }
     if (is_whole) {
-      if (share.num_shared) add_pieces(share, query, maximum, sum, value);
+      pieces.add_to(maximum, sum, value);
       share.emit(query, value, sum, gates);
     } else {
       store(share.all.partial + (here * QUERIES + query) * Share::DIM + share.first_dim(), value);

@@ -133,12 +133,13 @@ struct Share {
     const int tiles = (all.width * GROUP + QUERIES - 1) / QUERIES;
     return ((long long)row * tiles + tile) * all.num_kv_heads + kv_head;
   }
-  // How many times it is counted that something is ready for the tile: by each block of its splits, and
-  // for each tile of a group's queries that it has a part in, if that is not ready from the start.
+  // How many times it is counted that something is ready for the tile: by each block of its splits, and by
+  // each of a piece for each tile of a group's queries that it has a part in, if not ready from the start.
   __device__ int num_counted() const {
     if (!all.shared.first_rows || num_shared == 0) return num_blocks();
     const int query = (row - all.shared.first_rows[row]) * all.width * GROUP + tile * QUERIES;
-    return num_blocks() + (query + num_queries - 1) / SHARED_QUERIES - query / SHARED_QUERIES + 1;
+    const int tiles = (query + num_queries - 1) / SHARED_QUERIES - query / SHARED_QUERIES + 1;
+    return num_blocks() + tiles * pieces_of(num_shared, all.shared.num_pieces);
   }
   __device__ int token(int query) const { return (tile * QUERIES + query) / GROUP; }
   __device__ int head(int query) const { return kv_head * GROUP + (tile * QUERIES + query) % GROUP; }

@@ -123,11 +123,19 @@ struct ProjectedHeads {
   template <typename Share>
   __device__ void write(
       const Share& share, int t, T* key_page, T* value_page, T* key, T* value) const {
+    constexpr int COUNT = Share::DIM / 32;
+    const int lane = threadIdx.x % 32;
     const T* from = token(share, t) + share.kv_head * Share::DIM;
-    for (int d = threadIdx.x % 32; d < Share::DIM; d += 32)
-      value_page[d] = value[d] = __ldg(from + VALUE_OFFSET + d);
+    T held[COUNT];  // asked for before anything waits
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) held[j] = __ldg(from + VALUE_OFFSET + lane + 32 * j);
     prepare<Share::DIM>(from + KEY_OFFSET, key_norm, share.start + t - share.all.first, key);
-    for (int d = threadIdx.x % 32; d < Share::DIM; d += 32) key_page[d] = key[d];
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+      const int d = lane + 32 * j;
+      key_page[d] = key[d];  // whose place may be the value's
+      value_page[d] = value[d] = held[j];
+    }
   }
   template <typename Share>
   __device__ void load_query(const Share& share, int t, int head, T* to) const {
