@@ -273,17 +273,17 @@ def _pack(block: ChainedBlock) -> mx.array:
 
 
 _owners: "weakref.WeakSet[Any]" = weakref.WeakSet()
-_refused: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_refusals: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
 
 def claim(owner: Any) -> bool:
     """Let ``owner`` run chains if nobody else that lives does; return whether it may."""
     if MULTI_PROCESS in os.environ:  # another process's blocks would take the place of a launch's
         return False
-    if owner not in _owners and owner not in _refused and _owners:
-        gc.collect()  # an engine that nobody has any more lies in circles; once, for it takes long
+    if owner not in _owners and _owners:
+        count = _refusals[owner] = _refusals.get(owner, 0) + 1
+        if count & (count - 1) == 0:  # more and more seldom, for it takes long
+            gc.collect()  # an engine that nobody has any more lies in circles
     if not _owners:
         _owners.add(owner)
-    if owner not in _owners:
-        _refused.add(owner)
     return owner in _owners
