@@ -146,7 +146,7 @@ def test_one_owner_has_the_chains_while_it_lives(monkeypatch) -> None:
     assert not ChainRun(second, mx.zeros((1,))).may_run
     first.itself = first  # as engines hold themselves
     del first
-    assert chains.claim(second)
+    assert any(chains.claim(second) for _ in range(2))  # not every time is looked for rubbish
 
     monkeypatch.setenv(chains.MULTI_PROCESS, "/tmp/mps")
     assert not chains.claim(second)
