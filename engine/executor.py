@@ -5,6 +5,7 @@ its longest window. Each batch is evaluated, then stored, before the next one be
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import mlx.core as mx
 
@@ -25,6 +26,7 @@ from .unread import Unread
 from .view import BatchView
 from .voice import Listen, Pick, Voice
 
+NOT_CHARGED = nullcontext()
 _start: Callable[..., None] = mx.async_eval  # mlx does not type it
 
 
@@ -90,7 +92,7 @@ class Executor:
                 self.store.copy(block_copies, slot_copies)
         elif block_copies or slot_copies:
             _start(self.store.copies(block_copies, slot_copies))
-        if self.drafter is not None:
+        if self.drafter is not None and (block_copies or slot_copies):
             self.drafter.copy(block_copies, slot_copies)
         ready = self._drafts.take_following()
         for rows in _split([row for row in round_.rows if not row.launched]):
@@ -283,7 +285,7 @@ class Executor:
         hidden = self.forward.hidden(view.tokens, caches)
         pending = self.store.pending(caches)
         if self.drafter is not None:
-            with self.phases.during("draft"):
+            with self._during_draft(view):
                 pending += self.drafter.look(view, hidden)
         wanted, places = wanted_of(batch)
         output = hidden
@@ -307,8 +309,13 @@ class Executor:
             self.store.store(run.view, run.caches)
             run_certain(self.forward, self.store, again, self.block_size)
         if self.drafter is not None:
-            with self.phases.during("draft"):
+            with self._during_draft(run.view):
                 self.drafter.follow(run.view, run.hidden, run.view.kept)
+
+    def _during_draft(self, view: BatchView) -> AbstractContextManager[None]:
+        """Charge a drafter's work, but where it is mostly left for later: that is too short."""
+        left = self.in_order and view.batch.width == 1
+        return NOT_CHARGED if left else self.phases.during("draft")
 
 
 def _split(rows: Sequence[Row]) -> list[list[Row]]:

@@ -33,6 +33,8 @@ class Looking:
         if begins:  # part of its work was done in the round before
             return
         self._times[looked].append(seconds)
-        if all(len(times) >= ENOUGH for times in self._times.values()):
+        if (looked or not self.price) and all(
+            len(times) >= ENOUGH for times in self._times.values()
+        ):
             price = median(self._times[True]) / median(self._times[False]) - 1
             self.price = price if price >= NOTICED else 0.0
