@@ -86,6 +86,7 @@ class AdaptiveDepth:
         # Whether the round in flight was launched ahead of the one before it, and whether it is
         # itself one that another is launched ahead of.
         self._launched = self._launches = False
+        self._may_launch = False  # whether that was asked, while it was in flight
         # Worth of the round in flight, if drafted
         self._expected: tuple[float, float] | None = None
 
@@ -114,7 +115,7 @@ class AdaptiveDepth:
 
     def rests(self, sequences: Seq[Sequence], num_waiting: int = 0) -> bool:
         """Decide that the round after the one in flight drafts nothing; False decides nothing."""
-        self.times.runs_ahead = True
+        self.times.runs_ahead = self._may_launch = True
         hopes = self._skipped, self._hopeless, self._last_rows, self._is_crowded
         crowded = num_waiting > 0
         if self._skips(len(sequences), is_crowded=crowded):
@@ -183,7 +184,7 @@ class AdaptiveDepth:
         else:
             self._last_depth = 0  # drafts that come next begin anew
         self._found = {}
-        self._launched, self._launches = self._launches, False
+        self._launched, self._launches, self._may_launch = self._launches, False, False
         self._rests, self._next_rests = self._next_rests, False
         self.trials.next_round()
 
@@ -289,7 +290,9 @@ class AdaptiveDepth:
         if not goes_on:
             return
         goes_ahead = self._launched and self._launches
-        if self.times.runs_ahead and not (depth or goes_ahead or self.drafts_are_free):
+        # where nobody asks for that, what was said being needed first, all plain rounds are alike
+        never_ahead = not (self._launched or self._may_launch)
+        if not (depth or goes_ahead or never_ahead or self.drafts_are_free):
             return  # it was launched by none, or launches none: no plain rounds go on like that
         if bool(depth) == bool(self._last_depth) or (self.drafts_are_free and depth):
             self.times.add(num_rows, depth, seconds)
