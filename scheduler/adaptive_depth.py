@@ -86,6 +86,7 @@ class AdaptiveDepth:
         # Whether the round in flight was launched ahead of the one before it, and whether it is
         # itself one that another is launched ahead of.
         self._launched = self._launches = False
+        self._may_launch = False  # whether that was asked, while it was in flight
         # Worth of the round in flight, if drafted
         self._expected: tuple[float, float] | None = None
 
@@ -114,7 +115,7 @@ class AdaptiveDepth:
 
     def rests(self, sequences: Seq[Sequence], num_waiting: int = 0) -> bool:
         """Decide that the round after the one in flight drafts nothing; False decides nothing."""
-        self.times.runs_ahead = True
+        self.times.runs_ahead = self._may_launch = True
         hopes = self._skipped, self._hopeless, self._last_rows, self._is_crowded
         crowded = num_waiting > 0
         if self._skips(len(sequences), is_crowded=crowded):
@@ -168,11 +169,12 @@ class AdaptiveDepth:
 
     def observe_round(self, round_: Round, verdicts: Seq[Verdict], seconds: float) -> None:
         """Learn from a round as it was executed; one with prompt chunks says nothing of depths."""
-        if self.times.runs_ahead and self.drafts_are_free and not (self._found or self._last_depth):
+        may_count = self.times.runs_ahead and self.drafts_are_free
+        if may_count and not (self._found or self._last_depth) and _decodes(round_):
             self._looking_with(len(round_.rows)).add(seconds, looked=not self._rests)
         if self._rests and (self._skipped % SEEN or self._spares(self._last_rows)):
             self._idle(seconds)
-        elif all(row.samples and len(row.tokens) == 1 for row in round_.rows):
+        elif _decodes(round_):
             has_drafts = bool(self._found) or any(v.num_drafted for v in verdicts)
             outcomes = [
                 Outcome(v.seq_id, v.num_drafted, v.num_accepted, v.tokens)
@@ -182,7 +184,7 @@ class AdaptiveDepth:
         else:
             self._last_depth = 0  # drafts that come next begin anew
         self._found = {}
-        self._launched, self._launches = self._launches, False
+        self._launched, self._launches, self._may_launch = self._launches, False, False
         self._rests, self._next_rests = self._next_rests, False
         self.trials.next_round()
 
@@ -288,7 +290,9 @@ class AdaptiveDepth:
         if not goes_on:
             return
         goes_ahead = self._launched and self._launches
-        if self.times.runs_ahead and not (depth or goes_ahead or self.drafts_are_free):
+        # where nobody asks for that, what was said being needed first, all plain rounds are alike
+        never_ahead = not (self._launched or self._may_launch)
+        if not (depth or goes_ahead or never_ahead or self.drafts_are_free):
             return  # it was launched by none, or launches none: no plain rounds go on like that
         if bool(depth) == bool(self._last_depth) or (self.drafts_are_free and depth):
             self.times.add(num_rows, depth, seconds)
@@ -320,6 +324,11 @@ class AdaptiveDepth:
             pairs = enumerate(zip(found.drafts, said, strict=False))
             right = next((place for place, (draft, token) in pairs if draft != token), len(said))
             self.record.learn(outcome.seq_id, _kinds(found)[: len(said)], right)
+
+
+def _decodes(round_: Round) -> bool:
+    """Whether there are no prompt chunks in it."""
+    return all(row.samples and len(row.tokens) == 1 for row in round_.rows)
 
 
 def _kinds(found: Found) -> list[int]:

@@ -223,16 +223,21 @@ class RoundsBehind:
 
 def _gather(stretches: Sequence[_Stretch]) -> tuple[mx.array, mx.array]:
     """Tokens and hidden states of rows of several rounds, side by side."""
-    firsts: dict[int, int] = {}  # of each list of rounds, by identity, among all
+    longest: dict[int, _Piece] = {}  # of each list of rounds, by identity: rounds after it failed
+    for piece in (one for stretch in stretches for one in stretch.pieces):
+        key = id(piece.rounds)
+        if key not in longest or piece.length > longest[key].length:
+            longest[key] = piece
+    firsts: dict[int, int] = {}  # likewise, among all
     rounds: list[_Round] = []
+    for key, piece in longest.items():
+        firsts[key] = len(rounds)
+        rounds += piece.rounds[: piece.length]
     arrays = np.zeros((len(stretches), max(map(len, stretches))), np.int32)
     rows = np.zeros_like(arrays)
     for number, stretch in enumerate(stretches):
         at = 0
         for piece in stretch.pieces:
-            if id(piece.rounds) not in firsts:
-                firsts[id(piece.rounds)] = len(rounds)
-                rounds += piece.rounds
             first, end = firsts[id(piece.rounds)], at + piece.length
             arrays[number, at:end] = np.arange(first, first + piece.length)
             rows[number, at:end] = piece.number

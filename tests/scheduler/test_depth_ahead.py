@@ -103,3 +103,25 @@ def test_a_plain_round_that_launches_none_is_no_measure_of_plain_rounds() -> Non
     policy = AdaptiveDepth(4)
     decode(policy, device, 1, 1000)
     assert policy.times.plain_seconds(1) == pytest.approx(device.plain, rel=0.1)
+
+
+@pytest.mark.parametrize("num_rows", [1, 4])
+def test_rows_whose_rounds_never_run_ahead_draft_though_others_did(num_rows) -> None:
+    """What penalties or a grammar do needs each token first: the policy is not asked any more."""
+    policy = AdaptiveDepth(3)
+    rows = [Sequence(n, Request(str(n), (1,), 9000), 0, [1], 1, Group()) for n in range(num_rows)]
+
+    def observe(depth: int, accepted: int) -> None:
+        window = Round(tuple(Row(n, (1,), 9, (1,), num_drafts=depth) for n in range(num_rows)))
+        said = (1,) * (accepted + 1)
+        verdicts = [Verdict(n, said, depth, accepted) for n in range(num_rows)]
+        policy.observe_round(window, verdicts, 0.01 + 0.001 * depth)
+
+    assert not any(policy.depths(rows))
+    policy.rests(rows)
+    observe(0, 0)
+    depths = []
+    for _ in range(200):
+        depths.append(max(policy.depths(rows)))
+        observe(depths[-1], depths[-1])
+    assert sum(depth == 3 for depth in depths) > 150

@@ -110,3 +110,21 @@ def test_who_never_runs_ahead_never_rests_to_compare() -> None:
         assert any(policy.depths(rows)), number
         policy.affordable(1, [])
         policy.observe_round(Round((Row(0, (1,), 9, (1,)),)), [Verdict(0, (1,))], 1.0 + number % 2)
+
+
+def test_rounds_with_prompt_chunks_say_nothing_of_what_looking_costs() -> None:
+    policy, rows = AdaptiveDepth(3, drafts_are_free=True), [row(0)]
+    prompt = Round((Row(0, (1,) * 64, 0, (1, 2, 3, 4), samples=False),))
+    decoding = Round((Row(0, (1,), 9, (1,)),))
+    looked, rests = [], False
+    for number in range(400):
+        if number % 20 == 0:  # another answer begins
+            for _ in range(looking.SAMPLES):
+                policy.observe_round(prompt, [Verdict(0)], 0.05)
+            rests = False
+        looked.append(not rests and any(policy.depths(rows)))
+        if looked[-1]:
+            policy.affordable(1, [])
+        rests = policy.rests(rows)
+        policy.observe_round(decoding, [Verdict(0, (1,))], 0.01)
+    assert looked[-200:] == [True] * 200

@@ -702,6 +702,21 @@ FAULTS = [
         "test_found_drafts::test_where_found_drafts_are_hopeless_they_are_seldom_looked_for",
     ),
     Fault(
+        "prompts are timed as rounds in which drafts were looked for",
+        "adaptive_depth",
+        " and _decodes(round_):\n            self._looking_with",
+        ":\n            self._looking_with",
+        "test_looking::test_rounds_with_prompt_chunks_say_nothing_of_what_looking_costs",
+    ),
+    Fault(
+        "rounds that never run ahead are never timed once others did",
+        "adaptive_depth",
+        "never_ahead = not (self._launched or self._may_launch)",
+        "never_ahead = not self.times.runs_ahead",
+        "test_depth_ahead::test_rows_whose_rounds_never_run_ahead_draft_though_others_did",
+        (1,),
+    ),
+    Fault(
         "the words before a draft do not matter",
         "acceptance_record",
         "return max(0, sum(same_words >= least for least in KINDS_OF_EVIDENCE) - 1)",

@@ -221,6 +221,22 @@ def test_what_a_failed_round_added_is_forgotten(position: int, left: list[int]) 
     assert old.holders((20, 21), (2,)) == []
 
 
+def test_what_is_left_of_a_failed_round_is_never_touched_again() -> None:
+    """Rounds that went on lie in one list; of it a failed one must not be read with the others."""
+    table = (20, 21)
+    old = behind(Row(2, (6,), 4, table, 2))
+    for start in (5, 6, 7):
+        rows = [Row(2, (7,), start, table, 2)]
+        assert old.goes_on(rows)
+        width = 2 if start == 7 else 1  # of the one that fails: whoever joins it to others raises
+        old.add(rows, mx.array([[start]]), mx.zeros((1, 1, width)))
+    old.cut(2, 7)
+
+    taken = old.take()
+    assert taken is not None
+    assert taken[1].tolist() == [[6, 5, 6]]
+
+
 def test_a_fork_of_a_row_that_is_behind_drafts_as_the_row_does() -> None:
     script = Stretches(9)
     forced = Forced("qwen3_5", script, drafter="mtp", block_size=4)
