@@ -191,7 +191,7 @@ class Executor:
         return Proposer(self.drafter, self.store, self.block_size, self.affordable)
 
     def _batch(self, windows: Sequence[Window], round_: Round) -> Batch:
-        decodes = all(len(window.row.tokens) == 1 for window in windows)
+        decodes = all(window.row.decodes for window in windows)
         return Batch(
             windows,
             self.block_size,
@@ -273,7 +273,7 @@ class Executor:
 
     def _tokens_of(self, batch: Batch) -> mx.array | None:
         """Token ids, (rows, width), of rows launched ahead: taken from what is unread."""
-        rows = [window.row for window in batch.windows]
+        rows = batch.rows
         if all(row.tokens != (UNKNOWN,) for row in rows):
             return None
         return self.unread.before(rows)
@@ -320,6 +320,6 @@ class Executor:
 
 def _split(rows: Sequence[Row]) -> list[list[Row]]:
     """Prompt chunks apart from decode windows; either part may be missing."""
-    chunks = [row for row in rows if len(row.tokens) > 1 or not row.samples]
-    windows = [row for row in rows if not (len(row.tokens) > 1 or not row.samples)]
+    chunks = [row for row in rows if not row.decodes]
+    windows = [row for row in rows if row.decodes]
     return [part for part in (chunks, windows) if part]

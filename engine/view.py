@@ -18,7 +18,7 @@ class BatchView:
         self.batch = batch
         self._tokens = tokens
         self.index = BatchIndex(batch)
-        self.rows = [window.row for window in batch.windows]
+        self.rows = batch.rows
         self.slots = [row.slot or 0 for row in self.rows]
         self.shared: dict[Any, Any] = {}  # what one layer made of the batch for all of its kind
         # how many tokens of each window are committed: all, until drafts have been judged

@@ -43,35 +43,20 @@ def write_chunk(chunk: Chunk) -> list[bytes] | None:
         ):
             return None
         pieces.append({"index": piece.index, "count": piece.count, "text": piece.text})
-    return write_pieces(
-        chunk.id, chunk.run, chunk.seq, chunk.position, pieces=pieces, ids=chunk.ids
-    )
-
-
-def write_pieces(
-    request_id: str,
-    run: str,
-    seq: int,
-    position: int,
-    *,
-    pieces: list[dict[str, Any]],
-    ids: bytes,
-) -> list[bytes] | None:
-    """Return the frames of a chunk; its pieces are maps of ``index``, ``count`` and ``text``."""
     header: dict[str, Any] = {
         "v": PROTOCOL_VERSION,
         "type": "chunk",
-        "id": request_id,
-        "seq": seq,
-        "position": position,
+        "id": chunk.id,
+        "seq": chunk.seq,
+        "position": chunk.position,
         "pieces": pieces,
     }
-    if run:
-        header["run"] = run
+    if chunk.run:
+        header["run"] = chunk.run
     frame: bytes = _packer.pack(header)
-    if len(frame) > MAX_HEADER_BYTES or len(ids) > MAX_FRAME_BYTES:
+    if len(frame) > MAX_HEADER_BYTES or len(chunk.ids) > MAX_FRAME_BYTES:
         return None
-    return [frame, ids]
+    return [frame, chunk.ids]
 
 
 def read_chunk(frames: Sequence[bytes]) -> Chunk | None:

@@ -169,12 +169,13 @@ class AdaptiveDepth:
 
     def observe_round(self, round_: Round, verdicts: Seq[Verdict], seconds: float) -> None:
         """Learn from a round as it was executed; one with prompt chunks says nothing of depths."""
-        may_count = self.times.runs_ahead and self.drafts_are_free
-        if may_count and not (self._found or self._last_depth) and _decodes(round_):
+        decodes = all(row.decodes for row in round_.rows)
+        may_count = self.times.runs_ahead and self.drafts_are_free and decodes
+        if may_count and not (self._found or self._last_depth):
             self._looking_with(len(round_.rows)).add(seconds, looked=not self._rests)
         if self._rests and (self._skipped % SEEN or self._spares(self._last_rows)):
             self._idle(seconds)
-        elif _decodes(round_):
+        elif decodes:
             has_drafts = bool(self._found) or any(v.num_drafted for v in verdicts)
             outcomes = [
                 Outcome(v.seq_id, v.num_drafted, v.num_accepted, v.tokens)
@@ -324,11 +325,6 @@ class AdaptiveDepth:
             pairs = enumerate(zip(found.drafts, said, strict=False))
             right = next((place for place, (draft, token) in pairs if draft != token), len(said))
             self.record.learn(outcome.seq_id, _kinds(found)[: len(said)], right)
-
-
-def _decodes(round_: Round) -> bool:
-    """Whether there are no prompt chunks in it."""
-    return all(row.samples and len(row.tokens) == 1 for row in round_.rows)
 
 
 def _kinds(found: Found) -> list[int]:

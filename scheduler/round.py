@@ -76,6 +76,11 @@ class Row:
         return self.start + len(self.tokens)
 
     @property
+    def decodes(self) -> bool:
+        """Whether it is the pending token, not a prompt chunk."""
+        return self.samples and len(self.tokens) == 1
+
+    @property
     def end(self) -> int:
         """The first position after the window."""
         return self.start + len(self.tokens) + self.num_drafts

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from ..batch import Int32s
+from ..batch import Batch, Int32s
 from ..forward import RunBody
 from ..layers import Layer
 from ..view import BatchView
@@ -81,7 +81,9 @@ class CompiledBody:
         if not self._is_fit or view is None:
             return self._run(tokens, caches)
         batch = view.batch
-        if not _is_short(view):  # its tokens are many, and looked up where they lie
+        if not (
+            is_short(batch) and _may_capture(view)
+        ):  # its tokens are many, and looked up where they lie
             tokens = on_device(tokens)[: tokens.size].reshape(tokens.shape)
             return self._run(tokens, caches)
         num_rows = next(count for count in ROW_STEPS if count >= batch.size)
@@ -155,13 +157,17 @@ def _view_of(caches: Sequence[Any]) -> BatchView | None:
     return view
 
 
-def _is_short(view: BatchView) -> bool:
+def is_short(batch: Batch) -> bool:
+    """Whether graphs of short windows take ``batch``."""
     return (
-        view.batch.width <= WIDEST
-        and view.batch.size <= MOST_ROWS
-        and view.batch.size * view.batch.width <= MOST_TOKENS
-        and max(len(row.captures) for row in view.rows) <= MOST_CAPTURES
+        batch.width <= WIDEST
+        and batch.size <= MOST_ROWS
+        and batch.size * batch.width <= MOST_TOKENS
     )
+
+
+def _may_capture(view: BatchView) -> bool:
+    return max(len(row.captures) for row in view.rows) <= MOST_CAPTURES
 
 
 def _parts(arrays: Mapping[str, Int32s], shape: Shape) -> list[Int32s]:

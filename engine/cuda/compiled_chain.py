@@ -15,10 +15,9 @@ from ..likeliest import likeliest_on_device
 from .accepting import accept, join
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
 from .compiled_body import MOST_ROWS
-from .compiled_window import padded
 from .device import on_device
 from .upload import Upload
-from .window import WindowArrays, splits_for
+from .window import WindowArrays, padded, splits_for
 
 
 class CompiledChain:

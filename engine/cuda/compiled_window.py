@@ -5,15 +5,13 @@ than the device.
 """
 
 import mlx.core as mx
-import numpy as np
 
 from ..attention.layer import RunWindow
-from ..batch import Int32s
 from ..view import BatchView
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
-from .compiled_body import MOST_ROWS, MOST_TOKENS, WIDEST
+from .compiled_body import is_short
 from .upload import Upload
-from .window import WindowArrays, splits_for, table_width
+from .window import WindowArrays, padded, splits_for, table_width
 
 
 class CompiledWindow:
@@ -34,7 +32,7 @@ class CompiledWindow:
     ) -> list[mx.array] | None:
         """See attention.layer.TakeIn."""
         batch = view.batch
-        if batch.width > WIDEST or batch.size > MOST_ROWS or batch.size * batch.width > MOST_TOKENS:
+        if not is_short(batch):
             return None
         size = batch.size * (2 + table_width(batch.blocks.shape[1]))
         parts = [batch.starts, batch.lengths, padded(batch.blocks)]
@@ -56,9 +54,3 @@ class CompiledWindow:
         self._run(tokens, previous, cache)
         (done,) = cache.done
         return done
-
-
-def padded(tables: Int32s) -> Int32s:
-    """Return ``tables`` (rows, blocks) as wide as those of compiled steps are."""
-    lacking = table_width(tables.shape[1]) - tables.shape[1]
-    return np.pad(tables, ((0, 0), (0, lacking))) if lacking else tables

@@ -16,7 +16,7 @@ import numpy as np
 from ..attention.layer import RunStep
 from ..batch import Batch
 from .attention_layer import CudaAttentionLayer, CudaPagedCache
-from .window import WindowArrays, pack, splits_for, table_width
+from .window import WindowArrays, pack, padded, splits_for
 
 
 class CudaDraftChain(CudaPagedCache):
@@ -30,9 +30,8 @@ class CudaDraftChain(CudaPagedCache):
         self, layer: CudaAttentionLayer, batch: Batch, further: mx.array | None = None
     ) -> None:
         end = int((batch.starts + batch.lengths).max())
-        lacking = table_width(batch.blocks.shape[1]) - batch.blocks.shape[1]
-        tables = np.pad(batch.blocks, ((0, 0), (0, lacking)))
-        packed = mx.array(pack(batch.starts, np.ones_like(batch.lengths), tables))
+        ones = np.ones_like(batch.lengths)
+        packed = mx.array(pack(batch.starts, ones, padded(batch.blocks)))
         first = WindowArrays.unpacked(packed, batch.size, splits_for(end))
         if further is not None:
             first = replace(first, starts=first.starts + further)

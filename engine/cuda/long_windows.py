@@ -55,9 +55,8 @@ def prepare_heads(
     rows, width, num_heads, head_dim = queries.shape
     weights = (preparation.q_norm, preparation.k_norm)
     frequencies = preparation.frequencies
-    rotary = 0 if frequencies is None else 2 * frequencies.size
     kernel = _heads_kernel(
-        pages.shape.dtype, head_dim, rotary, weights[0] is not None, pages.block_size
+        pages.shape.dtype, head_dim, preparation.rotary, weights[0] is not None, pages.block_size
     )
     all_heads = num_heads + 2 * keys.shape[2]
     prepared, written = kernel(

@@ -88,6 +88,11 @@ class HeadPreparation:
     epsilon: mx.array
     frequencies: mx.array | None
 
+    @property
+    def rotary(self) -> int:
+        """How many numbers of a head are turned."""
+        return 0 if self.frequencies is None else 2 * self.frequencies.size
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedSums:
@@ -157,13 +162,12 @@ def attend_projected(
     width, heads * dim), gated where the projection is.
     """
     rows, width, _ = projected.shape
-    frequencies = preparation.frequencies
     return _launch(
         *_projected_kernel(
             pages.shape.dtype,
             projection,
             preparation.q_norm is not None,
-            0 if frequencies is None else 2 * frequencies.size,
+            preparation.rotary,
             pages.block_size,
             halves=num_halves(projection.group, width, pages.shape.dtype),
             has_shared=shared is not None,

@@ -141,11 +141,10 @@ def attend_at_once(
         projection.num_kv_heads,
         projection.head_dim,
     )
-    frequencies = preparation.frequencies
     kernel = _kernel(
         projection,
         preparation.q_norm is not None,
-        0 if frequencies is None else 2 * frequencies.size,
+        preparation.rotary,
         pages.block_size,
         num_halves(group, width, pages.shape.dtype),
     )

@@ -82,10 +82,8 @@ def attend_projected(
 
     ``constants`` as in ``paged_attention.attend_projected``.
     """
-    frequencies = preparation.frequencies
-    rotary = 0 if frequencies is None else 2 * frequencies.size
     has_norm = preparation.q_norm is not None
-    kernel = _projected_kernel(projection, has_norm, rotary, pages.block_size)
+    kernel = _projected_kernel(projection, has_norm, preparation.rotary, pages.block_size)
     rows, width, _ = projected.shape
     inputs = [projected, constants, window.starts]
     sizes = rows, width, projection.group

@@ -63,6 +63,12 @@ def table_width(num_blocks: int) -> int:
     return max(FEWEST_BLOCKS, 1 << (num_blocks - 1).bit_length())
 
 
+def padded(tables: Int32s) -> Int32s:
+    """Return ``tables`` (rows, blocks) as wide as those of compiled steps are."""
+    lacking = table_width(tables.shape[1]) - tables.shape[1]
+    return np.pad(tables, ((0, 0), (0, lacking))) if lacking else tables
+
+
 def window_arrays(view: BatchView) -> WindowArrays:
     """Return the arrays of ``view``, which all layers share."""
     if WindowArrays not in view.shared:

@@ -135,7 +135,7 @@ class PeerDrafter(Drafter):
             else:
                 self._begin(row)
                 plain.append(row)
-        if all(len(row.tokens) == 1 and row.samples for row in view.rows):
+        if all(row.decodes for row in view.rows):
             has_drafts = len(plain) < len(view.rows)
             self._num_plain = 0 if has_drafts else self._num_plain + 1
         elif self._num_plain < PLAIN_FOR_NOW:

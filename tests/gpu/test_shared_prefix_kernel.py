@@ -139,15 +139,15 @@ class Sharing:
         self.counters = mx.zeros((4096,), mx.int32)
         self.constants = paged_attention.constants_of(case.preparation, **case.rows_of.constants())
         mx.eval(self.counters, self.constants)
+        self.inputs = (
+            *(case.rows_of.pages, self.window, self.projected),
+            *(case.projection, case.preparation),
+        )
 
     def apart(self, sums: SharedSums | None = None) -> mx.array:
         """Each row on its own, or beside what others have in common."""
         return paged_attention.attend_projected(
-            self.case.rows_of.pages,
-            self.window,
-            self.projected,
-            self.case.projection,
-            self.case.preparation,
+            *self.inputs,
             counters=self.counters,
             constants=self.constants,
             shared=sums,
@@ -168,11 +168,7 @@ class Sharing:
 
     def at_once(self) -> mx.array:
         return prefix_attention.attend_at_once(
-            self.case.rows_of.pages,
-            self.window,
-            self.projected,
-            self.case.projection,
-            self.case.preparation,
+            *self.inputs,
             counters=self.counters,
             constants=self.constants,
             shared=self.shared,

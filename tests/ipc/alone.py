@@ -1,10 +1,20 @@
 """A socket of the wire that nobody else watches: taken from message by message."""
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from ipc.socket_watch import SocketWatch
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Return what ``condition`` returns once that is true."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    return value
 
 
 class Alone:

@@ -4,14 +4,13 @@ import itertools
 import select
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
-from alone import Alone
+from alone import Alone, until
 
 from ipc.addresses import HIGH_WATER_MARK, AddressError, configure
 from ipc.dealer import ZmqDealer, open_dealer
@@ -23,14 +22,6 @@ from ipc.zmtp import GREETING, framed
 
 pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="needs epoll")
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER"
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.001)
-    return value
 
 
 def dealer_at(address: str) -> Alone:

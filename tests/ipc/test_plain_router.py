@@ -4,14 +4,13 @@ import errno
 import select
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
-from alone import Alone
+from alone import Alone, until
 
 from ipc.plain_dealer import PlainDealer
 from ipc.plain_router import HANDSHAKE, PlainRouter
@@ -20,14 +19,6 @@ from ipc.socket_watch import SocketWatch
 from ipc.zmtp import GREETING
 
 pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="needs epoll")
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.001)
-    return value
 
 
 @pytest.fixture

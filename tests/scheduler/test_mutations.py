@@ -704,8 +704,8 @@ FAULTS = [
     Fault(
         "prompts are timed as rounds in which drafts were looked for",
         "adaptive_depth",
-        " and _decodes(round_):\n            self._looking_with",
-        ":\n            self._looking_with",
+        "self.drafts_are_free and decodes",
+        "self.drafts_are_free",
         "test_looking::test_rounds_with_prompt_chunks_say_nothing_of_what_looking_costs",
     ),
     Fault(
