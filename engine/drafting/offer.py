@@ -137,7 +137,7 @@ class WindowOffer(Offer):
         return self._in_order(self._windows[:, :width], seq_ids) if is_whole else None
 
     def read(self) -> Mapping[int, tuple[int, ...]]:
-        lines: list[list[int]] = self._windows[:, 1:].tolist()  # type: ignore[assignment]
+        lines: list[list[int]] = self._windows[:, 1:].tolist()  # type: ignore[assignment]  # of two dimensions
         return dict(zip(self._lines, map(tuple, lines), strict=True))
 
     def _drafts(self) -> mx.array:
