@@ -133,7 +133,7 @@ def test_a_late_request_ends_whatever_it_was_doing(where) -> None:
     world.now = 5.0
     world.plan()
 
-    assert world.finished[late] == "deadline"
+    assert world.finished.get(late) == "deadline"
     if world.in_flight:
         world.land()
     world.drain()
