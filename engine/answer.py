@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from scheduler.request import FinishReason
+from scheduler.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,17 @@ class Usage:
     cached_tokens: int = 0  # prompt tokens whose K/V and state came from the prefix cache
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+
+    @classmethod
+    def of(cls, sequence: Sequence) -> "Usage":
+        """What a sequence has taken and given so far."""
+        return cls(
+            prompt_tokens=sequence.num_prompt,
+            completion_tokens=sequence.num_generated,
+            cached_tokens=sequence.num_cached,
+            drafted_tokens=sequence.num_drafted,
+            accepted_tokens=sequence.num_accepted,
+        )
 
 
 @dataclass(frozen=True, slots=True)

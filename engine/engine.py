@@ -5,7 +5,7 @@ A step is plan -> execute -> commit. An engine is used from the thread that load
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -16,7 +16,7 @@ from scheduler.adaptive_depth import AdaptiveDepth
 from scheduler.round import Commit, Round, Verdict
 from scheduler.scheduler import Scheduler
 
-from . import reading
+from . import reading, together
 from .acceptance import make_acceptance
 from .answer import Answer, Delta, Usage
 from .build import Parts, build
@@ -26,6 +26,7 @@ from .output import Output
 from .phases import Phases
 from .prompt_reader import Pooling, PromptReader
 from .run import Run
+from .runs import Runs
 from .sampling_params import SamplingParams
 from .statistics import EngineStats, StepCounter
 from .submission import Prompt, Submission, Submitter
@@ -48,12 +49,10 @@ class Engine:
         )
         self._submitter = Submitter(parts.loaded)
         self._clock = clock
-        self._runs: dict[int, Run] = {}
+        self.runs = Runs()
         rule, vocab_size = parts.options.acceptance, parts.loaded.vocab_size
-        self._output = Output(self._runs, make_acceptance(rule, vocab_size), vocab_size)
-        self._ids: dict[str, tuple[int, ...]] = {}
-        self._next_number = 0
-        self._undelivered: list[Delta] = []  # what generate() got of requests that are not its own
+        self._output = Output(self.runs.by_sequence, make_acceptance(rule, vocab_size), vocab_size)
+        self._undelivered: list[Delta] = []  # what step_for() got of others
         self._counter = StepCounter()
         self._detokenizer = Detokenizer(self.tokenizer)
 
@@ -112,8 +111,8 @@ class Engine:
         RequestError, saying what was wrong, and then nothing has changed.
         """
         if request_id is None:
-            request_id = self._new_id()
-        if request_id in self._ids:
+            request_id = self.runs.new_id()
+        if request_id in self.runs.by_request:
             raise RequestError(f"request_id {request_id!r} is already running")
         ready = self._submitter.prepare(
             prompt,
@@ -135,7 +134,7 @@ class Engine:
         ready = self._submitter.prepare(
             prompt,
             SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True),
-            request_id=self._new_id(),
+            request_id=self.runs.new_id(),
             tenant="",
             emitted=(),
             now=self._clock(),
@@ -165,8 +164,7 @@ class Engine:
             seq_ids = self.scheduler.submit(ready.request)
         except ValueError as error:
             raise RequestError(str(error)) from error
-        self._runs |= zip(seq_ids, runs, strict=True)
-        self._ids[request_id] = seq_ids
+        self.runs.begin(request_id, seq_ids, runs)
         for seq_id, run in zip(seq_ids, runs, strict=True):
             if run.ended is not None:
                 self.scheduler.cancel(seq_id)
@@ -175,28 +173,27 @@ class Engine:
     def has_begun(self, request_id: str) -> bool:
         """Whether a request waits no longer for its first round. True once it has ended."""
         known = self.scheduler.sequences
-        samples = [known.get(seq_id) for seq_id in self._ids.get(request_id, ())]
+        samples = [known.get(seq_id) for seq_id in self.runs.sequences(request_id)]
         return not samples or any(sample is None or sample.started for sample in samples)
 
     def cancel(self, request_id: str) -> None:
         """End a request; its last deltas come from a later step. Unknown ids are ignored."""
-        for seq_id in self._ids.get(request_id, ()):
+        for seq_id in self.runs.sequences(request_id):
             self.scheduler.cancel(seq_id)
 
     def pause(self, request_id: str) -> None:
         """Give a request no more steps until it is resumed. Unknown ids are ignored."""
-        for seq_id in self._ids.get(request_id, ()):
+        for seq_id in self.runs.sequences(request_id):
             self.scheduler.pause(seq_id)
 
     def resume(self, request_id: str) -> None:
         """End a pause. Unknown ids are ignored."""
-        for seq_id in self._ids.get(request_id, ()):
+        for seq_id in self.runs.sequences(request_id):
             self.scheduler.resume(seq_id)
 
     def seed_of(self, request_id: str) -> int:
         """Return the seed of a running request. Raises KeyError if it has ended."""
-        runs = (self._runs.get(seq_id) for seq_id in self._ids[request_id])
-        return next(run.seed for run in runs if run is not None)
+        return self.runs.seed(request_id)
 
     def step(self) -> list[Delta]:
         """Run one round; return what each sample gained. Empty when there is nothing to do."""
@@ -216,25 +213,12 @@ class Engine:
             self._undelivered = ended + self._undelivered
             raise
 
-    def run_until_done(self, request_ids: Sequence[str]) -> dict[str, Delta]:
-        """Step until these requests have ended; return the last delta of each.
-
-        Deltas of other requests wait for the next step(). If it is interrupted, what is not done
-        is cancelled.
-        """
-        last: dict[str, Delta] = {}
-        try:
-            while len(last) < len(request_ids):
-                for delta in self._advance():
-                    if delta.request_id not in request_ids:
-                        self._undelivered.append(delta)
-                    elif delta.finish_reason is not None:
-                        last[delta.request_id] = delta
-        finally:
-            for request_id in request_ids:
-                if request_id not in last:
-                    self.cancel(request_id)
-        return last
+    def step_for(self, request_ids: Container[str]) -> list[Delta]:
+        """Run one round for these requests; what others gained waits for the next step()."""
+        own: list[Delta] = []
+        for delta in self._advance():
+            (own if delta.request_id in request_ids else self._undelivered).append(delta)
+        return own
 
     def generate(
         self,
@@ -246,31 +230,7 @@ class Engine:
         ``params`` holds for all prompts, or is a sequence of one for each. Deltas of requests that
         were submitted apart wait for the next step(). Leaving early cancels what is not done.
         """
-        prompts = list(prompts)
-        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
-        if len(each) != len(prompts):
-            raise RequestError(f"{len(each)} params for {len(prompts)} prompts")
-        waiting: list[Answer] = []
-        by_sample: dict[tuple[str, int], Answer] = {}
-        try:
-            for prompt, one in zip(prompts, each, strict=True):
-                request_id = self.submit(prompt, one)
-                for index in range(len(self._ids[request_id])):
-                    answer = Answer(request_id, index, self.seed_of(request_id))
-                    by_sample[request_id, index] = answer
-                    waiting.append(answer)
-            while waiting:
-                for delta in self._advance():
-                    answer_of = by_sample.get((delta.request_id, delta.index))
-                    if answer_of is None:
-                        self._undelivered.append(delta)
-                    else:
-                        answer_of.add(delta)
-                while waiting and waiting[0].finish_reason is not None:
-                    yield waiting.pop(0)
-        finally:
-            for answer in waiting:
-                self.cancel(answer.request_id)
+        return together.generate(self, prompts, params)
 
     def stats(self) -> EngineStats:
         """Plain numbers, now and since loading."""
@@ -283,7 +243,7 @@ class Engine:
 
     def _execute(self, round_: Round) -> list[Commit]:
         """Run a round and commit it; a round that raised is undone and tried again."""
-        started = self._clock()
+        started, runs = self._clock(), self.runs.by_sequence
         self._output.begin_round(row.seq_id for row in round_.rows)
         try:
             with self._phases.during("build"):
@@ -295,7 +255,7 @@ class Engine:
             self._undelivered += self._deltas(self._undo(round_))
             raise
         with self._phases.during("text"):
-            verdicts = [self._runs[verdict.seq_id].read(verdict) for verdict in verdicts]
+            verdicts = [runs[verdict.seq_id].read(verdict) for verdict in verdicts]
         seconds = self._clock() - started
         self._counter.count(round_, verdicts, seconds)
         with self._phases.during("commit"):
@@ -329,39 +289,16 @@ class Engine:
         return [delta for delta in deltas if delta is not None]
 
     def _delta(self, commit: Commit) -> Delta | None:
-        run = self._runs.get(commit.seq_id)
+        run = self.runs.by_sequence.get(commit.seq_id)
         if run is None or (not commit.tokens and commit.finish is None):
             return None
         try:
-            delta = run.delta(commit, lambda: self._usage(commit.seq_id))
+            delta = run.delta(commit, lambda: Usage.of(self.scheduler.sequences[commit.seq_id]))
         except Exception:
             logger.exception("request %s failed", run.request.request_id)
-            delta = run.failed_delta(self._usage(commit.seq_id))
+            delta = run.failed_delta(Usage.of(self.scheduler.sequences[commit.seq_id]))
         if delta.finish_reason is not None:
             self.scheduler.cancel(commit.seq_id)  # where only the answer has ended
-            self._forget(commit.seq_id, run)
+            self.parts.executor.forget(commit.seq_id)
+            self.runs.end(commit.seq_id)
         return delta
-
-    def _new_id(self) -> str:
-        while True:
-            self._next_number += 1
-            if (request_id := f"request-{self._next_number}") not in self._ids:
-                return request_id
-
-    def _usage(self, seq_id: int) -> Usage:
-        sequence = self.scheduler.sequences[seq_id]
-        return Usage(
-            prompt_tokens=sequence.num_prompt,
-            completion_tokens=sequence.num_generated,
-            cached_tokens=sequence.num_cached,
-            drafted_tokens=sequence.num_drafted,
-            accepted_tokens=sequence.num_accepted,
-        )
-
-    def _forget(self, seq_id: int, run: Run) -> None:
-        del self._runs[seq_id]
-        self.parts.executor.forget(seq_id)
-        request_id = run.request.request_id
-        left = [other for other in self._ids[request_id] if other in self._runs]
-        if not left:
-            del self._ids[request_id]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from .errors import EngineError, RequestError
 from .prompt_reader import Pooling, PromptLogprobs, PromptReader, PromptVector
 from .submission import Prompt
+from .together import run_until_done
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -79,6 +80,6 @@ def _read_all(
         for request_id in request_ids:
             engine.cancel(request_id)
         raise
-    for delta in engine.run_until_done(request_ids).values():
+    for delta in run_until_done(engine, request_ids):
         if delta.finish_reason != "length":
             raise EngineError(f"reading a prompt ended by {delta.finish_reason}: {delta.error}")

@@ -63,8 +63,8 @@ def drive(engine: Engine, script: dict[int, Callable[[], Any]]) -> list[Delta]:
 
 def assert_nothing_left(engine: Engine) -> None:
     stats = engine.stats().scheduler
-    assert not engine._runs
-    assert not engine._ids
+    assert not engine.runs.by_sequence
+    assert not engine.runs.by_request
     assert not engine.scheduler.launched
     assert not len(engine.parts.executor.unread)
     assert stats.free_blocks + stats.cached_blocks == stats.total_blocks

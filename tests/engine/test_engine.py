@@ -48,12 +48,12 @@ def engine(tiny_parts: Parts, clock: Clock) -> Iterator[Engine]:
     """An engine of a tiny hybrid that must end without anything left behind."""
     engine = Engine(tiny_parts, clock)
     yield engine
-    for request_id in list(engine._ids):
+    for request_id in list(engine.runs.by_request):
         engine.cancel(request_id)
     drain(engine)
     stats = engine.stats().scheduler
-    assert not engine._runs
-    assert not engine._ids
+    assert not engine.runs.by_sequence
+    assert not engine.runs.by_request
     assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
     assert stats.free_slots + stats.cached_slots == stats.total_slots
 
@@ -201,7 +201,7 @@ def test_the_seed_is_known_while_any_sample_runs(engine: Engine) -> None:
     params = SamplingParams(max_tokens=30, temperature=1.0, seed=3, n=2, stop_token_ids=())
     request_id = engine.submit([1, 2], params)
     engine.step()
-    engine.scheduler.cancel(engine._ids[request_id][1])
+    engine.scheduler.cancel(engine.runs.by_request[request_id][1])
     engine.step()
 
     assert engine.seed_of(request_id) == 3

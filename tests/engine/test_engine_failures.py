@@ -33,8 +33,8 @@ def engine(parts: Parts) -> Iterator[Engine]:
     yield engine
     stats = engine.stats().scheduler
     assert not engine.has_work
-    assert not engine._runs
-    assert not engine._ids
+    assert not engine.runs.by_sequence
+    assert not engine.runs.by_request
     assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
     assert stats.free_slots + stats.cached_slots == stats.total_slots
 
@@ -132,7 +132,7 @@ def test_what_fails_for_one_answer_ends_that_one_alone(
 ) -> None:
     expected = answers_of(engine)
     said: dict[str, list[int]] = {engine.submit(prompt, PARAMS): [] for prompt in PROMPTS}
-    broken = engine._runs[engine._ids["request-2"][0]]
+    broken = engine.runs.by_sequence[engine.runs.by_request["request-2"][0]]
     name = {"text": "feed", "source": "commit"}[where]
     fail_at(monkeypatch, getattr(broken, where), name, {3}, Broken())
     ended = collect(engine, said)

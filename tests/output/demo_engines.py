@@ -182,7 +182,7 @@ def ask(
             samples[request_id, index] = Asked(prompt, params)
     by_seq = {
         seq_id: samples[request_id, index]
-        for request_id, seq_ids in engine._ids.items()
+        for request_id, seq_ids in engine.runs.by_request.items()
         for index, seq_id in enumerate(seq_ids)
     }
     while engine.has_work:
@@ -200,8 +200,8 @@ def ask(
 
 def assert_nothing_left(engine: Engine) -> None:
     stats = engine.stats().scheduler
-    assert not engine._runs
-    assert not engine._ids
+    assert not engine.runs.by_sequence
+    assert not engine.runs.by_request
     assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
     assert stats.free_slots + stats.cached_slots == stats.total_slots
 
