@@ -103,11 +103,12 @@ def build_parts(
     planned = plan(loaded, options, forward)
     max_drafts = options.max_drafts if planned is not None else 0
     ready = prepare(loaded, options, forward, max_drafts, must_be_exact=options.exact)
-    per_block, per_slot = ready.bytes_per_block, ready.bytes_per_slot
+    per_block, per_slot, beside = ready.bytes_per_block, ready.bytes_per_slot, 0
     if planned is not None:
         per_block += planned.bytes_per_block
         per_slot += planned.bytes_per_slot
-    memory = _plan_memory(options, loaded, per_block, per_slot)
+        beside = planned.num_bytes
+    memory = _plan_memory(options, loaded, per_block, per_slot, beside)
     store = ready.make_store(memory.num_blocks, memory.num_slots)
     drafter = planned.make(memory.num_blocks, memory.num_slots) if planned is not None else None
     forward.run_body = ready.backend.compile_body(forward.run_body, store.layers)
@@ -152,10 +153,14 @@ def _max_context(options: EngineOptions, loaded: LoadedModel) -> int:
 
 
 def _plan_memory(
-    options: EngineOptions, loaded: LoadedModel, bytes_per_block: int, bytes_per_slot: int
+    options: EngineOptions,
+    loaded: LoadedModel,
+    bytes_per_block: int,
+    bytes_per_slot: int,
+    bytes_beside: int,
 ) -> MemoryPlan:
     return plan_memory(
-        probe_memory(),
+        probe_memory().less(bytes_beside),
         bytes_per_block=bytes_per_block,
         bytes_per_slot=bytes_per_slot,
         block_size=options.block_size,

@@ -31,6 +31,10 @@ class DeviceMemory:
         """The part of ``bytes_free`` that blocks and slots may take when nothing else is said."""
         return int(self.bytes_free * _SHARES[self.kind])
 
+    def less(self, num_bytes: int) -> "DeviceMemory":
+        """What is free once ``num_bytes`` are taken."""
+        return DeviceMemory(self.kind, max(0, self.bytes_free - num_bytes))
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:

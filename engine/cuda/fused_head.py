@@ -12,17 +12,17 @@ from .product import Norm, norm_of, takes
 
 
 class FusedHead(MTPHead):
-    """What a loaded head becomes; its parameters stay where they are, and halves beside them."""
+    """What a loaded head becomes: in place of ``fc`` it has halves, for both would take double."""
 
-    halves: tuple[mx.array, mx.array]
     entry_norms: tuple[Norm, Norm]
 
     def enter(self, embeddings: mx.array, hidden: mx.array) -> mx.array:
         if not fusing.is_few(hidden):
-            return super().enter(embeddings, hidden)
-        (left, right), (norm, hidden_norm) = self.halves, self.entry_norms
-        beside = fusing.multiply(hidden, right, norm=hidden_norm)
-        return fusing.multiply(embeddings, left, norm=norm, residual=beside)
+            beside = self.pre_fc_norm_hidden(hidden) @ self.right.T
+            return mx.addmm(beside, self.pre_fc_norm_embedding(embeddings), self.left.T)
+        norm, hidden_norm = self.entry_norms
+        beside = fusing.multiply(hidden, self.right, norm=hidden_norm)
+        return fusing.multiply(embeddings, self.left, norm=norm, residual=beside)
 
 
 def bind(head: object) -> bool:
@@ -32,11 +32,13 @@ def bind(head: object) -> bool:
     norms = (head.pre_fc_norm_embedding, head.pre_fc_norm_hidden)
     if not isinstance(head.fc, nn.Linear) or any(type(norm) is not nn.RMSNorm for norm in norms):
         return False
-    halves = tuple(mx.contiguous(half) for half in mx.split(head.fc.weight, 2, axis=1))
-    if not all(takes(half) for half in halves):
+    left, right = (mx.contiguous(half) for half in mx.split(head.fc.weight, 2, axis=1))
+    if not (takes(left) and takes(right)):
         return False
-    mx.eval(halves)
+    mx.eval(left, right)
+    del head.fc
+    head.left, head.right = left, right
     head.__class__ = FusedHead
-    for name, value in {"halves": halves, "entry_norms": tuple(map(norm_of, norms))}.items():
-        object.__setattr__(head, name, value)  # a Module would take a tuple for parameters
+    # a Module would take a tuple for parameters
+    object.__setattr__(head, "entry_norms", tuple(map(norm_of, norms)))
     return True

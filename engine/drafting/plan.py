@@ -28,6 +28,7 @@ class DrafterPlan:
     bytes_per_block: int
     bytes_per_slot: int
     make: Callable[[int, int], Drafter]  # (num_blocks, num_slots)
+    num_bytes: int = 0  # whatever the numbers of blocks and slots
 
 
 PlanDrafter = Callable[[LoadedModel, EngineOptions, Forward], DrafterPlan | None]
@@ -117,17 +118,19 @@ def plan_mtp(head: MTPHead, options: EngineOptions, forward: Forward) -> Drafter
     dtype = forward.dtype
     hidden_bytes = head.norm.weight.shape[0] * dtype.size
     per_position = head_shape(head, dtype).bytes_per_position
+    num_spare = options.max_rows * -(-2 * options.max_drafts // options.block_size)
 
     def make(num_blocks: int, num_slots: int) -> Drafter:
         return MTPDrafter(
             head,
             forward,
             num_blocks=num_blocks,
-            num_spare=options.max_rows * -(-2 * options.max_drafts // options.block_size),
+            num_spare=num_spare,
             block_size=options.block_size,
             num_slots=num_slots,
             dtype=dtype,
             backend=choose_backend(options.backend, exact=options.exact, dtype=dtype),
         )
 
-    return DrafterPlan("mtp", options.block_size * per_position + hidden_bytes, hidden_bytes, make)
+    per_block = options.block_size * per_position
+    return DrafterPlan("mtp", per_block + hidden_bytes, hidden_bytes, make, num_spare * per_block)

@@ -14,7 +14,6 @@ from engine.cuda.compiled_chain import CompiledChain
 from engine.cuda.compiled_window import CompiledWindow
 from engine.cuda.fused_head import FusedHead
 from engine.drafting import offer
-from engine.drafting.mtp import MTPHead
 from engine.loading import DEMO_PROMPTS, load
 from engine.options import EngineOptions
 
@@ -118,11 +117,13 @@ def test_one_launch_accepts_as_operations_do(rows, width) -> None:
 def test_a_head_enters_by_halves_as_it_does_whole(model) -> None:
     head = make_engine(model).parts.executor.drafter.head
     assert type(head) is FusedHead
-    for rows, width in ((1, 1), (20, 3)):
+    whole = mx.concatenate([head.left, head.right], axis=1)
+    for rows, width in ((1, 1), (20, 3), (10, 30)):
         shape = (rows, width, head.norm.weight.shape[0])
         both = [mx.random.normal(shape, mx.bfloat16, key=mx.random.key(n)) for n in (0, 1)]
         found = head.enter(*both).astype(mx.float32)
-        expected = MTPHead.enter(head, *both).astype(mx.float32)
+        normed = [head.pre_fc_norm_embedding(both[0]), head.pre_fc_norm_hidden(both[1])]
+        expected = (mx.concatenate(normed, axis=-1) @ whole.T).astype(mx.float32)
         assert mx.linalg.norm(found - expected) < 0.01 * mx.linalg.norm(expected)
 
 
