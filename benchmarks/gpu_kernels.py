@@ -11,8 +11,9 @@ import numpy as np
 from mlx import nn
 
 from engine.batch import Batch, Window
-from engine.cuda import delta, paged_attention, product
+from engine.cuda import delta, delta_columns, delta_prompt, paged_attention, product
 from engine.cuda.attention_layer import UNLIMITED
+from engine.cuda.delta_columns import Projections
 from engine.cuda.delta_layer import delta_rows
 from engine.cuda.device import on_device
 from engine.cuda.paged_attention import HeadPreparation, Projection
@@ -110,22 +111,19 @@ def gated_delta(count: int, width: int) -> None:
         "decay_rates": mx.ones((32,)),
         "dt_bias": mx.ones((32,)),
         "norm": mx.ones((128,)),
-        "epsilon": mx.array([1e-6]),
+        "epsilon": on_device(mx.array([1e-6], mx.float32)),
     }
-    mixed = mx.random.normal((count, width, 8192)).astype(mx.bfloat16)
-    gate = mx.random.normal((count, width, 32, 128)).astype(mx.bfloat16)
     ab = mx.random.normal((count, width, 32)).astype(mx.bfloat16)
-    mx.eval(slots.arrays, weights, mixed, gate, ab)
-    if width <= delta.MAX_WIDTH:
-        taken = microseconds(
-            lambda: delta.run_window(
-                shape, slots, weights, rows, mixed=mixed, gate=gate, a=ab, b=ab
-            )
-        )
-    else:
-        taken = microseconds(
-            lambda: delta.run_prompt(shape, slots, weights, rows, mixed=mixed, a=ab, b=ab)
-        )
+    projections = Projections(
+        mx.random.normal((count, width, 8192)).astype(mx.bfloat16),
+        mx.random.normal((count, width, 32, 128)).astype(mx.bfloat16),
+        a=ab,
+        b=ab,
+        columns=delta_columns.apart(*shape.heads),
+    )
+    mx.eval(slots.arrays, weights, *projections)
+    launch = delta.run_window if width <= delta.MAX_WIDTH else delta_prompt.run_chunks
+    taken = microseconds(lambda: launch(shape, slots, weights, rows, projections))
     moved = 2 * count * 32 * 128 * 128 * 4
     sizes = {"count": count, "context": 0, "width": width}
     report("gated delta", "hybrid-4b", **sizes, taken=taken, moved=moved)

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from ..slots import SlotArray, Slots
+from .delta_columns import Projections
 from .device import MULTIPROCESSORS, on_device
 from .source import Kernel, Template
 
@@ -123,18 +124,13 @@ def kernel_inputs(
     slots: Slots,
     weights: Mapping[str, mx.array],
     rows: mx.array,
-    *,
-    columns: mx.array,
-    mixed: mx.array,
-    gate: mx.array,
-    a: mx.array,
-    b: mx.array,
+    projections: Projections,
 ) -> list[mx.array]:
     """What every kernel of a window takes, in its order; ``run_window`` says what they are."""
     parameters = (weights[name] for name in WEIGHTS)
     # without records any array stands in their place
     pools = (slots.pools.get(name, slots.pools["state"]) for name in POOLS)
-    return [mixed, gate, a, b, columns, *parameters, rows, *pools]
+    return [*projections, *parameters, rows, *pools]
 
 
 def run_window(
@@ -142,27 +138,22 @@ def run_window(
     slots: Slots,
     weights: Mapping[str, mx.array],
     rows: mx.array,
+    projections: Projections,
     *,
-    columns: mx.array,
-    mixed: mx.array,
-    gate: mx.array,
-    a: mx.array,
-    b: mx.array,
     joined: bool = False,
 ) -> mx.array:
     """Run windows of at most MAX_WIDTH tokens; states, histories and records change in place.
 
-    ``rows`` (rows, 7 + 2 captures) are described in kernels/delta_rule.cuh; ``mixed`` holds q, k, v
-    before the convolution, ``gate`` z. ``columns`` (18,) says where in them and in ``a`` and ``b``,
-    all (rows, width, ...), a head's numbers lie (delta_columns.py); they may be one array. Returns
-    the normed output, (rows, width, value heads, value dim), or ``joined`` (rows, width, numbers
-    of all heads), which is what a reader of the slots must depend on.
+    ``weights`` are those of ``layer_weights``; ``rows`` (rows, 7 + 2 captures) are described in
+    kernels/delta_rule.cuh. Returns the normed output, (rows, width, value heads, value dim), or
+    ``joined`` (rows, width, numbers of all heads), which is what a reader of the slots must depend
+    on.
     """
-    count, width = mixed.shape[:2]
+    count, width = projections.mixed.shape[:2]
     kernel, blocks = _window_kernel(shape)
     heads = (shape.num_value_heads, shape.value_dim)
     return kernel(
-        kernel_inputs(slots, weights, rows, columns=columns, mixed=mixed, gate=gate, a=a, b=b),
+        kernel_inputs(slots, weights, rows, projections),
         (shape.num_value_heads, min(count, max(1, blocks // shape.num_value_heads)), 1),
         [(count, width, heads[0] * heads[1]) if joined else (count, width, *heads)],
         [shape.dtype],

@@ -8,12 +8,23 @@ which holds for projections that lie apart, side by side, or interleaved by key 
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from .device import on_device
 
 Place = tuple[int, int, int]  # first, per_key_head, per_value_head
+
+
+class Projections(NamedTuple):
+    """A window's, (rows, width, ...) each, as kernels take them; they may be one array."""
+
+    mixed: mx.array  # q, k, v before the convolution
+    gate: mx.array  # z
+    a: mx.array
+    b: mx.array
+    columns: mx.array  # (18,) int32: where in them each head's numbers lie
 
 
 def _value_places(first: int, members: int, size: int) -> Place:

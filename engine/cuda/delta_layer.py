@@ -11,6 +11,7 @@ from ..slots import Slots
 from ..view import BatchView
 from . import delta, delta_columns, delta_prompt
 from .chains import ChainRun
+from .delta_columns import Projections
 from .device import on_device
 from .page_writes import copy_pieces
 
@@ -89,11 +90,7 @@ class CudaDeltaWindow(FusedWindow):
             layer.slots,
             layer.weights,
             self.rows,
-            columns=columns,
-            mixed=projected,
-            gate=projected,
-            a=projected,
-            b=projected,
+            Projections(projected, projected, projected, projected, columns),
             joined=True,
         )
         self.done = [normed]
@@ -114,11 +111,7 @@ class CudaDeltaWindow(FusedWindow):
             layer.slots,
             layer.weights,
             self.rows,
-            columns=layer.apart,
-            mixed=qkv,
-            gate=z,
-            a=a,
-            b=b,
+            Projections(qkv, z, a, b, layer.apart),
         )
         self.done = [out]
         if is_short or is_chunked:

@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from ..slots import Slots
 from .delta import POOLS, SET_WEIGHTS, SETUP, SOURCES, THREADS, WEIGHTS, DeltaShape, kernel_inputs
+from .delta_columns import Projections
 from .prompt_attention import ARCHITECTURE
 from .source import Kernel, Template
 
@@ -58,18 +59,13 @@ def run_chunks(
     slots: Slots,
     weights: Mapping[str, mx.array],
     rows: mx.array,
-    *,
-    columns: mx.array,
-    mixed: mx.array,
-    gate: mx.array,
-    a: mx.array,
-    b: mx.array,
+    projections: Projections,
 ) -> mx.array:
     """Do what ``delta.run_window`` does for windows of any length without drafts.
 
     Results do not depend on the other rows, but, in their last digits, on where windows begin.
     """
-    count, width = mixed.shape[:2]
+    count, width = projections.mixed.shape[:2]
     captures = (rows.shape[1] - 7) // 2
     chunks = -(-width // CHUNK) + captures  # each may end one early
     prepare, run = _chunk_kernels(shape)
@@ -77,7 +73,7 @@ def run_chunks(
         (count, chunks, shape.num_key_heads),
         (count, chunks, shape.num_value_heads),
     )
-    inputs = kernel_inputs(slots, weights, rows, columns=columns, mixed=mixed, gate=gate, a=a, b=b)
+    inputs = kernel_inputs(slots, weights, rows, projections)
     terms = prepare(
         inputs,
         (chunks, shape.num_value_heads, count),
@@ -135,22 +131,17 @@ def run_tokens(
     slots: Slots,
     weights: Mapping[str, mx.array],
     rows: mx.array,
-    *,
-    columns: mx.array,
-    mixed: mx.array,
-    gate: mx.array,
-    a: mx.array,
-    b: mx.array,
+    projections: Projections,
 ) -> mx.array:
     """Run windows token by token, so that they come out as ``delta.run_window``'s, bitwise.
 
     Returns the recurrence's output before the gated norm, (rows, width, value heads, value dim).
     """
-    count, width = mixed.shape[:2]
+    count, width = projections.mixed.shape[:2]
     keys = (count, width, shape.num_key_heads, shape.key_dim)
     values = (count, width, shape.num_value_heads, shape.value_dim)
     prepare, run = _token_kernels(shape)
-    inputs = kernel_inputs(slots, weights, rows, columns=columns, mixed=mixed, gate=gate, a=a, b=b)
+    inputs = kernel_inputs(slots, weights, rows, projections)
     prepared = prepare(
         inputs,
         (-(-width // TOKENS), shape.num_value_heads, count),
