@@ -30,6 +30,7 @@ from .runs import Runs
 from .sampling_params import SamplingParams
 from .statistics import EngineStats, StepCounter
 from .submission import Prompt, Submission, Submitter
+from .undelivered import Undelivered
 
 logger = logging.getLogger("octavo")
 
@@ -52,7 +53,7 @@ class Engine:
         self.runs = Runs()
         rule, vocab_size = parts.options.acceptance, parts.loaded.vocab_size
         self._output = Output(self.runs.by_sequence, make_acceptance(rule, vocab_size), vocab_size)
-        self._undelivered: list[Delta] = []  # what step_for() got of others
+        self.undelivered = Undelivered()
         self._counter = StepCounter()
         self._detokenizer = Detokenizer(self.tokenizer)
 
@@ -94,7 +95,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether step() still brings something; False if all that is left is paused."""
-        return bool(self._undelivered) or self.scheduler.has_work
+        return bool(self.undelivered) or self.scheduler.has_work
 
     def submit(
         self,
@@ -196,29 +197,28 @@ class Engine:
         return self.runs.seed(request_id)
 
     def step(self) -> list[Delta]:
-        """Run one round; return what each sample gained. Empty when there is nothing to do."""
-        deltas, self._undelivered = self._undelivered, []
-        return deltas + self._advance()
+        """Run one round; return what each sample gained. Empty when there is nothing to do.
 
-    def _advance(self) -> list[Delta]:
-        ended = self._deltas(self.scheduler.take_ended())  # before plan() forgets them
-        with self._phases.during("plan"):
-            round_ = self.scheduler.plan(self._clock())
-        ended += self._deltas(self.scheduler.take_ended())
-        if round_ is None:
-            return ended
-        try:
-            return ended + self._deltas(self._execute(round_))
-        except BaseException:
-            self._undelivered = ended + self._undelivered
-            raise
+        What generate() waits for is not among it.
+        """
+        self._advance()
+        return self.undelivered.take()
 
     def step_for(self, request_ids: Container[str]) -> list[Delta]:
-        """Run one round for these requests; what others gained waits for the next step()."""
-        own: list[Delta] = []
-        for delta in self._advance():
-            (own if delta.request_id in request_ids else self._undelivered).append(delta)
-        return own
+        """Return what these requests have gained meanwhile, or else what a round brings them."""
+        found = self.undelivered.take_for(request_ids)
+        if not found:
+            self._advance()
+            found = self.undelivered.take_for(request_ids)
+        return found
+
+    def _advance(self) -> None:
+        self._tell(self.scheduler.take_ended())  # before plan() forgets them
+        with self._phases.during("plan"):
+            round_ = self.scheduler.plan(self._clock())
+        self._tell(self.scheduler.take_ended())
+        if round_ is not None:
+            self._tell(self._execute(round_))
 
     def generate(
         self,
@@ -227,8 +227,9 @@ class Engine:
     ) -> Iterator[Answer]:
         """Decode all ``prompts`` together; yield the answers in their order, n for each prompt.
 
-        ``params`` holds for all prompts, or is a sequence of one for each. Deltas of requests that
-        were submitted apart wait for the next step(). Leaving early cancels what is not done.
+        ``params`` holds for all prompts, or is a sequence of one for each. Between two answers the
+        engine may do anything else; deltas of requests that were submitted apart wait for the next
+        step(). Leaving early cancels what is not done.
         """
         return together.generate(self, prompts, params)
 
@@ -252,7 +253,7 @@ class Engine:
             logger.exception("a round of %d rows failed and is undone", len(round_.rows))
             return self._undo(round_)
         except BaseException:  # the step was interrupted: the next one goes on
-            self._undelivered += self._deltas(self._undo(round_))
+            self._tell(self._undo(round_))
             raise
         with self._phases.during("text"):
             verdicts = [runs[verdict.seq_id].read(verdict) for verdict in verdicts]
@@ -283,10 +284,10 @@ class Engine:
         self.parts.executor.undo(round_, self.scheduler.launched)
         return commits
 
-    def _deltas(self, commits: Sequence[Commit]) -> list[Delta]:
+    def _tell(self, commits: Sequence[Commit]) -> None:
         with self._phases.during("text"):
             deltas = [self._delta(commit) for commit in commits]
-        return [delta for delta in deltas if delta is not None]
+        self.undelivered.add(delta for delta in deltas if delta is not None)
 
     def _delta(self, commit: Commit) -> Delta | None:
         run = self.runs.by_sequence.get(commit.seq_id)

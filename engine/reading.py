@@ -9,7 +9,7 @@ import numpy.typing as npt
 from .errors import EngineError, RequestError
 from .prompt_reader import Pooling, PromptLogprobs, PromptReader, PromptVector
 from .submission import Prompt
-from .together import run_until_done
+from .together import run_until_done, several
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -27,7 +27,7 @@ def embed(
         raise RequestError(f"pooling must be 'mean' or 'last', not {pooling!r}")
     if not engine.parts.executor.forward.is_split:
         raise RequestError(f"{engine.model_name} does not give out its hidden states")
-    prompts = [engine.encode(text) for text in texts]
+    prompts = [engine.encode(text) for text in several("texts", texts)]
     readers = [PromptVector(len(prompt), pooling) for prompt in prompts]
     # a mean needs every position; the last position is never taken from the cache
     _read_all(engine, prompts, readers, max_cached=0 if pooling == "mean" else None)
@@ -44,7 +44,8 @@ def score(engine: "Engine", prompt: Prompt, continuations: Sequence[Prompt]) -> 
     those it has after the prompt's own. Raises RequestError for what cannot be run.
     """
     shared = engine.encode(prompt)
-    prompts = [shared + _encode_bare(engine, one) for one in continuations]
+    each = several("continuations", continuations)
+    prompts = [shared + _encode_bare(engine, one) for one in each]
     readers = [PromptLogprobs(tokens, 0, first=len(shared)) for tokens in prompts]
     # the output at the prompt's last position judges the first token after it
     _read_all(engine, prompts, readers, max_cached=len(shared) - 1)

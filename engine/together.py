@@ -22,17 +22,19 @@ def generate(
     ``params`` holds for all prompts, or is a sequence of one for each. Leaving early cancels what
     is not done. Raises RequestError for what cannot be run.
     """
-    prompts = list(prompts)
+    prompts = several("prompts", prompts)
     each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
     if len(each) != len(prompts):
         raise RequestError(f"{len(each)} params for {len(prompts)} prompts")
     waiting: list[Answer] = []
     by_sample: dict[tuple[str, int], Answer] = {}
     own: set[str] = set()
+    awaited = engine.undelivered.awaited
     try:
         for prompt, one in zip(prompts, each, strict=True):
             request_id = engine.submit(prompt, one)
             own.add(request_id)
+            awaited.add(request_id)
             for index in range(len(engine.runs.sequences(request_id))):
                 answer = Answer(request_id, index, engine.seed_of(request_id))
                 by_sample[request_id, index] = answer
@@ -43,6 +45,7 @@ def generate(
             while waiting and waiting[0].finish_reason is not None:
                 yield waiting.pop(0)
     finally:
+        awaited -= own
         for answer in waiting:
             engine.cancel(answer.request_id)
 
@@ -64,3 +67,10 @@ def run_until_done(engine: "Engine", request_ids: Sequence[str]) -> list[Delta]:
         for request_id in left:
             engine.cancel(request_id)
     return [last[request_id] for request_id in request_ids]
+
+
+def several(name: str, prompts: Iterable[Prompt]) -> list[Prompt]:
+    """Return ``prompts`` as a list. Raises RequestError for a text: to Python it is many."""
+    if isinstance(prompts, str):
+        raise RequestError(f"{name} must be several, not one text: [{prompts!r:.60}]")
+    return list(prompts)

@@ -126,6 +126,21 @@ def test_a_request_that_fails_every_round_ends_and_the_others_go_on(
     assert [tokens for tokens in said.values() if tokens] == expected
 
 
+def test_what_waits_for_a_step_outlives_one_that_is_interrupted(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answers_of(engine)
+    said: dict[str, list[int]] = {engine.submit(PROMPTS[0], PARAMS): []}
+    list(engine.generate(PROMPTS[1:2], PARAMS))  # what the other gains meanwhile waits
+    said[engine.submit(PROMPTS[2], PARAMS)] = []
+    fail_at(monkeypatch, engine.parts.executor.forward, "hidden", {1}, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    collect(engine, said)
+
+    assert list(said.values()) == [expected[0], expected[2]]
+
+
 @pytest.mark.parametrize("where", ["text", "source"])
 def test_what_fails_for_one_answer_ends_that_one_alone(
     engine: Engine, where: str, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,98 @@
+"""Prompts that are decoded together, while their engine does other things as well."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tiny_models import as_loaded, tiny_model
+
+from engine.answer import Delta
+from engine.build import Parts, build_parts
+from engine.engine import Engine
+from engine.errors import RequestError
+from engine.options import EngineOptions
+from engine.sampling_params import SamplingParams
+
+PARAMS = [SamplingParams(max_tokens=count, temperature=0.0) for count in (3, 9, 14)]
+PROMPTS = [[1, 2], [3, 4], [5, 6]]
+OTHERS = [[7, 8], [9, 10], [11, 12]]
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    loaded = as_loaded(tiny_model("qwen3_5"), "qwen3_5")
+    return build_parts(loaded, EngineOptions(max_rows=8, num_blocks=60, exact=True, check=True))
+
+
+@pytest.fixture
+def engine(parts: Parts) -> Iterator[Engine]:
+    engine = Engine(parts)
+    yield engine
+    assert not engine.has_work
+    assert not engine.runs.by_sequence
+    assert not engine.undelivered.awaited
+
+
+def drain(engine: Engine) -> list[Delta]:
+    deltas = []
+    while engine.has_work:
+        deltas += engine.step()
+    return deltas
+
+
+def answers(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
+    return [answer.token_ids for answer in engine.generate(prompts, PARAMS)]
+
+
+def test_answers_of_two_that_take_turns_are_whole(engine: Engine) -> None:
+    expected = [answers(engine, PROMPTS), answers(engine, OTHERS)]
+    pairs = zip(engine.generate(PROMPTS, PARAMS), engine.generate(OTHERS, PARAMS), strict=True)
+    found = [(one.token_ids, other.token_ids) for one, other in pairs]
+
+    assert [list(side) for side in zip(*found, strict=True)] == expected
+
+
+def test_what_is_read_between_answers_takes_nothing_of_them(engine: Engine) -> None:
+    expected = answers(engine, PROMPTS)
+    found = []
+    for answer in engine.generate(PROMPTS, PARAMS):
+        found.append(answer.token_ids)
+        engine.embed([[*range(20)], answer.token_ids])
+        assert engine.score([1, 2, 3], [answer.token_ids])[0] < 0
+
+    assert found == expected
+
+
+def test_steps_between_answers_give_out_what_others_have_gained(engine: Engine) -> None:
+    expected = answers(engine, PROMPTS)
+    [alone] = engine.generate([[7, 8]], PARAMS[1])
+    found, said = [], []
+    for answer in engine.generate(PROMPTS, PARAMS):
+        found.append(answer.token_ids)
+        if len(found) == 1:
+            other = engine.submit([7, 8], PARAMS[1])
+            said = drain(engine)
+
+    assert found == expected
+    assert {delta.request_id for delta in said} == {other}
+    assert [token for delta in said for token in delta.token_ids] == alone.token_ids
+    assert drain(engine) == []
+
+
+def test_who_leaves_early_leaves_the_rest_to_the_next_step(engine: Engine) -> None:
+    waiting = engine.generate(PROMPTS, PARAMS)
+    next(waiting)
+    engine.step()
+    waiting.close()
+
+    last = {delta.request_id: delta.finish_reason for delta in drain(engine)}
+    assert list(last.values()) == ["cancelled", "cancelled"]
+
+
+def test_a_text_in_place_of_several_is_refused(engine: Engine) -> None:
+    with pytest.raises(RequestError, match="prompts must be several, not one text"):
+        list(engine.generate("The sea", replace(PARAMS[0])))
+    with pytest.raises(RequestError, match="texts must be several, not one text"):
+        engine.embed("The sea")
+    with pytest.raises(RequestError, match="continuations must be several, not one text"):
+        engine.score("The sea", " is blue")
