@@ -7,6 +7,7 @@ one owner in a process has them (``claim``), one after the other.
 
 import gc
 import os
+import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -274,16 +275,18 @@ def _pack(block: ChainedBlock) -> mx.array:
 
 _owners: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _refusals: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+_claiming = threading.RLock()  # engines may have threads of their own
 
 
 def claim(owner: Any) -> bool:
     """Let ``owner`` run chains if nobody else that lives does; return whether it may."""
     if MULTI_PROCESS in os.environ:  # another process's blocks would take the place of a launch's
         return False
-    if owner not in _owners and _owners:
-        count = _refusals[owner] = _refusals.get(owner, 0) + 1
-        if count & (count - 1) == 0:  # more and more seldom, for it takes long
-            gc.collect()  # an engine that nobody has any more lies in circles
-    if not _owners:
-        _owners.add(owner)
-    return owner in _owners
+    with _claiming:
+        if owner not in _owners and _owners:
+            count = _refusals[owner] = _refusals.get(owner, 0) + 1
+            if count & (count - 1) == 0:  # more and more seldom, for it takes long
+                gc.collect()  # an engine that nobody has any more lies in circles
+        if not _owners:
+            _owners.add(owner)
+        return owner in _owners

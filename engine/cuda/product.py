@@ -127,12 +127,16 @@ def _weighing_kernel() -> Kernel:
 @cache
 def _constants() -> tuple[mx.array, mx.array]:
     """What stands for an input that there is none of: of bfloat16, of float32."""
-    return mx.zeros((1,), mx.bfloat16), mx.zeros((1,), mx.float32)
+    made = mx.zeros((1,), mx.bfloat16), mx.zeros((1,), mx.float32)
+    mx.eval(made)  # what is not evaluated belongs to the thread that made it
+    return made
 
 
 @cache
 def _gated() -> mx.array:
-    return mx.zeros((2,), mx.bfloat16)
+    made = mx.zeros((2,), mx.bfloat16)
+    mx.eval(made)
+    return made
 
 
 def is_few(x: mx.array, most: int = MOST_ROWS) -> bool:
