@@ -1,10 +1,10 @@
 """Requests that are waited for together: step until they have ended, whatever else runs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .answer import Answer, Delta
-from .errors import RequestError
+from .errors import EngineError, RequestError
 from .sampling_params import SamplingParams
 from .submission import Prompt
 
@@ -40,14 +40,20 @@ def generate(
                 by_sample[request_id, index] = answer
                 waiting.append(answer)
         while waiting:
-            for delta in engine.step_for(own):
+            deltas = _gained(engine, own)
+            for delta in deltas:
                 by_sample[delta.request_id, delta.index].add(delta)
+            ended = {one.request_id for one in deltas if one.finish_reason is not None}
+            ended -= engine.runs.by_request.keys()
+            own -= ended
+            awaited -= ended  # from here on others may have these names
             while waiting and waiting[0].finish_reason is not None:
                 yield waiting.pop(0)
     finally:
         awaited -= own
         for answer in waiting:
-            engine.cancel(answer.request_id)
+            if answer.request_id in own:
+                engine.cancel(answer.request_id)
 
 
 def run_until_done(engine: "Engine", request_ids: Sequence[str]) -> list[Delta]:
@@ -59,7 +65,7 @@ def run_until_done(engine: "Engine", request_ids: Sequence[str]) -> list[Delta]:
     last: dict[str, Delta] = {}
     try:
         while left:
-            for delta in engine.step_for(left):
+            for delta in _gained(engine, left):
                 if delta.finish_reason is not None:
                     last[delta.request_id] = delta
             left -= last.keys()
@@ -67,6 +73,14 @@ def run_until_done(engine: "Engine", request_ids: Sequence[str]) -> list[Delta]:
         for request_id in left:
             engine.cancel(request_id)
     return [last[request_id] for request_id in request_ids]
+
+
+def _gained(engine: "Engine", request_ids: Container[str]) -> list[Delta]:
+    """One step for these requests. Raises EngineError where no step will ever bring anything."""
+    deltas = engine.step_for(request_ids)
+    if not deltas and not engine.has_work:
+        raise EngineError("what is waited for is paused, and nothing else runs")
+    return deltas
 
 
 def several(name: str, prompts: Iterable[Prompt]) -> list[Prompt]:

@@ -9,7 +9,7 @@ from tiny_models import as_loaded, tiny_model
 from engine.answer import Delta
 from engine.build import Parts, build_parts
 from engine.engine import Engine
-from engine.errors import RequestError
+from engine.errors import EngineError, RequestError
 from engine.options import EngineOptions
 from engine.sampling_params import SamplingParams
 
@@ -87,6 +87,29 @@ def test_who_leaves_early_leaves_the_rest_to_the_next_step(engine: Engine) -> No
 
     last = {delta.request_id: delta.finish_reason for delta in drain(engine)}
     assert list(last.values()) == ["cancelled", "cancelled"]
+
+
+def test_a_name_is_free_again_once_its_answer_has_come(engine: Engine) -> None:
+    waiting = engine.generate(PROMPTS, PARAMS)
+    ended = next(waiting).request_id
+    engine.submit([7, 8], PARAMS[0], request_id=ended)
+    said = drain(engine)
+    rest = [answer.request_id for answer in waiting]
+
+    assert {delta.request_id for delta in said} == {ended}
+    assert said[-1].finish_reason == "length"
+    assert ended not in rest
+
+
+def test_who_waits_for_what_is_paused_is_told_so(engine: Engine) -> None:
+    waiting = engine.generate(PROMPTS, PARAMS)
+    engine.pause(next(waiting).request_id)  # too late
+    for request_id in engine.runs.by_request:
+        engine.pause(request_id)
+    with pytest.raises(EngineError, match="paused"):
+        next(waiting)
+
+    assert [delta.finish_reason for delta in drain(engine)] == ["cancelled"] * 2
 
 
 def test_a_text_in_place_of_several_is_refused(engine: Engine) -> None:
