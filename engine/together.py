@@ -50,6 +50,7 @@ def generate(
             while waiting and waiting[0].finish_reason is not None:
                 yield waiting.pop(0)
     finally:
+        engine.undelivered.take_for(own)  # nobody is going to read it
         awaited -= own
         for answer in waiting:
             if answer.request_id in own:
