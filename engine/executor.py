@@ -5,7 +5,6 @@ its longest window. Each batch is evaluated, then stored, before the next one be
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import mlx.core as mx
 
@@ -26,7 +25,6 @@ from .unread import Unread
 from .view import BatchView
 from .voice import Listen, Pick, Voice
 
-NOT_CHARGED = nullcontext()
 _start: Callable[..., None] = mx.async_eval  # mlx does not type it
 
 
@@ -70,11 +68,11 @@ class Executor:
         if self.drafter is not None:
             self.drafter.copy(round_.block_copies, round_.slot_copies)
         verdicts: dict[int, Verdict] = {}
-        for rows in _split(round_.rows):
+        for rows, decodes in _split(round_.rows):
             with self.phases.during("draft"):
                 windows, _ = self._proposer.windows(rows, choose)
             for group in self.store.divide(windows):
-                batch = self._batch(group, round_)
+                batch = self._batch(group, round_, decodes=decodes)
                 for verdict in self._run_batch(batch, pick, listen):
                     verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
@@ -95,18 +93,10 @@ class Executor:
         if self.drafter is not None and (block_copies or slot_copies):
             self.drafter.copy(block_copies, slot_copies)
         ready = self._drafts.take_following()
-        for rows in _split([row for row in round_.rows if not row.launched]):
-            may_wait = (
-                self._may_defer
-                and any(row.num_drafts for row in rows)
-                and not voice.needs_drafts(row.seq_id for row in rows)
-            )
-            with self.phases.during("draft"):
-                windows, offer = self._proposer.windows(
-                    rows, voice.choose, may_wait=may_wait, ready=ready
-                )
+        for rows, decodes in _split([row for row in round_.rows if not row.launched]):
+            windows, offer = self._windows(rows, voice, ready)
             for group in self.store.divide(windows):
-                batch = self._batch(group, round_)
+                batch = self._batch(group, round_, decodes=decodes)
                 if not batch.has_drafts:
                     self._launch_batch(batch, voice)
                 elif self._may_defer:
@@ -114,6 +104,19 @@ class Executor:
                 else:
                     for verdict in self._run_batch(batch, voice.pick, voice.listen):
                         self._judged[verdict.seq_id] = verdict
+
+    def _windows(
+        self, rows: Sequence[Row], voice: Voice, ready: Offer | None
+    ) -> tuple[list[Window], Offer | None]:
+        """Windows that may be launched before their drafts are known, if any are to have some."""
+        for row in rows:
+            if row.num_drafts:
+                break
+        else:
+            return [Window(row) for row in rows], None
+        may_wait = self._may_defer and not voice.needs_drafts(row.seq_id for row in rows)
+        with self.phases.during("draft"):
+            return self._proposer.windows(rows, voice.choose, may_wait=may_wait, ready=ready)
 
     def read(self, round_: Round, voice: Voice) -> list[Verdict]:
         """Wait for what comes of a launched round; return verdicts in the order of its rows.
@@ -190,8 +193,7 @@ class Executor:
     def _proposer(self) -> Proposer:
         return Proposer(self.drafter, self.store, self.block_size, self.affordable)
 
-    def _batch(self, windows: Sequence[Window], round_: Round) -> Batch:
-        decodes = all(window.row.decodes for window in windows)
+    def _batch(self, windows: Sequence[Window], round_: Round, *, decodes: bool) -> Batch:
         return Batch(
             windows,
             self.block_size,
@@ -284,9 +286,6 @@ class Executor:
         caches = self.store.open(view)
         hidden = self.forward.hidden(view.tokens, caches)
         pending = self.store.pending(caches)
-        if self.drafter is not None:
-            with self._during_draft(view):
-                pending += self.drafter.look(view, hidden)
         wanted, places = wanted_of(batch)
         output = hidden
         if wanted:
@@ -294,7 +293,14 @@ class Executor:
             if len(places) < lines.shape[0]:
                 lines = lines[mx.array(places)]
             output = self.forward.logits(lines)
-        return ForwardPass(view, caches, hidden, wanted, output, pending)
+        is_left = True
+        if self.drafter is not None:
+            is_plain = batch.width == 1 and len(wanted) == batch.size
+            if not (is_plain and self.drafter.leave(view, hidden)):
+                is_left = False
+                with self.phases.during("draft"):
+                    pending += self.drafter.look(view, hidden)
+        return ForwardPass(view, caches, hidden, wanted, output, pending, is_left)
 
     def _show(self, run: ForwardPass, listen: Listen | None) -> None:
         if listen is not None:
@@ -308,18 +314,16 @@ class Executor:
         with self.phases.during("device"):
             self.store.store(run.view, run.caches)
             run_certain(self.forward, self.store, again, self.block_size)
-        if self.drafter is not None:
-            with self._during_draft(run.view):
+        if not run.is_left:
+            assert self.drafter is not None
+            with self.phases.during("draft"):
                 self.drafter.follow(run.view, run.hidden, run.view.kept)
 
-    def _during_draft(self, view: BatchView) -> AbstractContextManager[None]:
-        """Charge a drafter's work, but where it is mostly left for later: that is too short."""
-        left = self.in_order and view.batch.width == 1
-        return NOT_CHARGED if left else self.phases.during("draft")
 
-
-def _split(rows: Sequence[Row]) -> list[list[Row]]:
-    """Prompt chunks apart from decode windows; either part may be missing."""
-    chunks = [row for row in rows if not row.decodes]
-    windows = [row for row in rows if row.decodes]
-    return [part for part in (chunks, windows) if part]
+def _split(rows: Sequence[Row]) -> list[tuple[list[Row], bool]]:
+    """Prompt chunks apart from windows, which decode; either part may be missing."""
+    chunks: list[Row] = []
+    windows: list[Row] = []
+    for row in rows:
+        (windows if row.decodes else chunks).append(row)
+    return [(part, part is windows) for part in (chunks, windows) if part]

@@ -23,6 +23,7 @@ class ForwardPass:
     wanted: list[Wanted]
     output: mx.array  # logits (wanted positions, vocabulary), or hidden where none is wanted
     pending: list[mx.array]  # to evaluate before anything is kept
+    is_left: bool  # no drafter is to follow it
 
 
 def wanted_of(batch: Batch) -> tuple[list[Wanted], list[int]]:

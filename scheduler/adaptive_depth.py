@@ -12,7 +12,7 @@ is whatever the caller measured, there is no clock here. Plain rounds come first
 measured, or did not pay before, is tried now and then (``Trials``). What has come of it is kept for
 each number of rows (``Account``): whatever was believed, drafts that lose rest.
 
-While plain rounds go on, all of this is thought over now and then only.
+While plain rounds go on, all of this is thought over now and then only (``Rest``).
 
 Drafts that cost nothing to make (looked up, not computed) are asked for unless already that costs
 more than they bring (``Looking``), and ``affordable`` decides once they are in hand. Whether they
@@ -26,7 +26,8 @@ from typing import NamedTuple
 from .acceptance_record import KINDS_OF_EVIDENCE, AcceptanceRecord, kind_of_evidence
 from .account import Account, start
 from .depth import Found
-from .looking import Looking
+from .looking import ROUNDS_TO_COMPARE, Looking
+from .rest import TIMED, Rest, longest
 from .round import Round, Verdict
 from .round_times import RoundTimes, alike
 from .sequence import Sequence
@@ -39,10 +40,6 @@ MANY_ROWS = 8  # of which some have a last one that is unlucky
 LOOKED_FOR = 1  # rows, always: with more, looking costs more than what begins to repeat brings
 LONG_TO_GO = 0.75  # of the most tokens that a row has to go
 HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
-MOST_SKIPPED = 24  # rounds in which drafts are not thought of, where they were hopeless
-MOST_SKIPPED_WITH_HOPES = 6  # likewise, where found drafts were not run, but nearly
-MOST_IDLE = 16  # of these rounds are counted at once
-SEEN = 4  # one in so many of these is timed: Python between two rounds slows the next one down
 LEAST_CHANCE = 0.05  # that a draft is reached and accepted, for a row to carry it
 
 
@@ -72,17 +69,13 @@ class AdaptiveDepth:
         self._found: dict[int, Found] = {}  # drafts in hand of the round in flight
         self._last_depth = 0
         self._rows_before = 0
-        self._is_crowded = True
         self._long_to_go: set[int] = set()  # rows by which a batch ends that is not
         self._most_left = 0  # tokens that a row has to go
-        self._hopeless = 0  # rounds in which they are not thought of: no drafts could pay
-        self._skipped = 0  # rounds since they were thought of
-        self._rests = False  # in the round in flight they are not
+        self._rest = Rest()
+        self._rests = False  # in the round in flight drafts are not thought of
         self._next_rests = False  # nor in the one after it, if that is decided
-        self._last_rows = 0
         self._accounts: dict[int, Account] = {}
         self._looking: dict[int, Looking] = {}
-        self._idle_rounds, self._idle_seconds = 0, 0.0  # that are to be counted
         # Whether the round in flight was launched ahead of the one before it, and whether it is
         # itself one that another is launched ahead of.
         self._launched = self._launches = False
@@ -95,10 +88,12 @@ class AdaptiveDepth:
         self.trials.forget_stake()
         self._next_rests = False
         num_rows = len(sequences)
-        self._rests = self._skips(num_rows, is_crowded=num_waiting > 0) or self._spares(num_rows)
+        self._rests = self._goes_on_resting(num_rows, is_crowded=num_waiting > 0)
+        if not self._rests:
+            self._count_idle()
+            self._rests = self._spares(num_rows)
         if self._rests:
-            return [0] * len(sequences)
-        self._count_idle()
+            return [0] * num_rows
         left = [one.request.max_tokens - one.num_generated for one in sequences]
         self._most_left = max(left, default=0)
         pairs = zip(sequences, left, strict=True)
@@ -108,31 +103,50 @@ class AdaptiveDepth:
             return rooms
         pairs = zip(sequences, rooms, strict=True)
         chances = {one.seq_id: self._chances(one.seq_id, range(room)) for one, room in pairs}
-        depth = self._decide(len(sequences), self._worth(len(sequences), chances))
-        is_known = self.times.plain_seconds(len(sequences)) is not None
-        self._note_hopes(is_hopeless=is_known and depth == 0 and not self.trials.has_stake)
+        depth = self._decide(num_rows, self._worth(num_rows, chances))
+        is_known = self.times.plain_seconds(num_rows) is not None
+        is_hopeless = is_known and depth == 0 and not self.trials.has_stake
+        self._note_hopes(num_rows, is_hopeless=is_hopeless)
         return [min(depth, len(own)) for own in chances.values()]
 
     def rests(self, sequences: Seq[Sequence], num_waiting: int = 0) -> bool:
         """Decide that the round after the one in flight drafts nothing; False decides nothing."""
+        rest, is_crowded = self._rest, num_waiting > 0
+        if rest.left > 0 and rest.num_rows == len(sequences) and rest.is_crowded == is_crowded:
+            rest.left -= 1
+            self._next_rests = self._launches = self._may_launch = True
+            return True
         self.times.runs_ahead = self._may_launch = True
-        hopes = self._skipped, self._hopeless, self._last_rows, self._is_crowded
-        crowded = num_waiting > 0
-        if self._skips(len(sequences), is_crowded=crowded):
+        kept = rest.keep()
+        if self._goes_on_resting(len(sequences), is_crowded=is_crowded):
             self.trials.rest_ahead()
             self._next_rests = self._launches = True
             return True
-        self._skipped, self._hopeless, self._last_rows, self._is_crowded = hopes
+        rest.take_back(kept)
+        self._launches = self._rests_next(sequences, num_waiting)
+        if not self._launches:
+            rest.take_back(kept)
+        return self._launches
+
+    def _rests_next(self, sequences: Seq[Sequence], num_waiting: int) -> bool:
+        """Think of the round after the one in flight: what is decided stands if it rests."""
         self._count_idle()
-        kept = self.trials.look_ahead(len(sequences))
-        rested = self._rests
+        kept, rested = self.trials.look_ahead(len(sequences)), self._rests
         rests = not any(self.depths(sequences, num_waiting))
         self._rests, self._next_rests = rested, rests and self._rests
         self.trials.decide_ahead(len(sequences), kept, stands=rests)
-        if not rests:
-            self._skipped, self._hopeless, self._last_rows, self._is_crowded = hopes
-        self._launches = rests
         return rests
+
+    def holds_back(self) -> None:
+        """Not all rows of the round after the one in flight are launched: that is timed as such."""
+        self._launches = False
+
+    def forget_round(self) -> None:
+        """The round in flight has failed, and all that was decided of the next one."""
+        self.trials.forget_stake()
+        self._launched = self._launches = self._may_launch = False
+        self._rests = self._next_rests = False
+        self._found, self._expected, self._last_depth = {}, None, 0
 
     def affordable(self, num_rows: int, found: Seq[Found]) -> int:
         """Return how many of the drafts in hand a row may run; 0 for none.
@@ -146,10 +160,14 @@ class AdaptiveDepth:
         worth = self._worth(num_rows, chances)
         rates = [n / self.times.guess(num_rows, d).least for d, n in enumerate(worth.tokens) if d]
         is_hopeless = max(rates, default=0.0) < HOPELESS * num_rows
-        depth, hopeless = self._decide(num_rows, worth), self._hopeless
-        self._note_hopes(is_hopeless=is_hopeless or self._account(num_rows).rests)
-        if not (self._hopeless or depth or self.trials.has_stake):  # there may be better ones soon
-            self._hopeless = min(hopeless + 1, MOST_SKIPPED_WITH_HOPES)
+        depth, rest = self._decide(num_rows, worth), self._rest
+        before, is_hopeless = rest.length, is_hopeless or self._account(num_rows).rests
+        if num_rows <= LOOKED_FOR:
+            rest.left = 0
+        elif is_hopeless or depth or self.trials.has_stake:
+            self._note_hopes(num_rows, is_hopeless=is_hopeless)
+        else:
+            rest.note_hopes(before)
         return depth
 
     def observe(self, num_rows: int, seconds: float, outcomes: Iterable[Outcome]) -> None:
@@ -169,13 +187,18 @@ class AdaptiveDepth:
 
     def observe_round(self, round_: Round, verdicts: Seq[Verdict], seconds: float) -> None:
         """Learn from a round as it was executed; one with prompt chunks says nothing of depths."""
+        rest = self._rest
+        if self._rests and rest.left >= TIMED and len(round_.rows) == self._rows_before:
+            rest.rounds += 1
+            rest.seconds += seconds
+            self._last_depth = 0
+            self._end_round()
+            return
         decodes = all(row.decodes for row in round_.rows)
         may_count = self.times.runs_ahead and self.drafts_are_free and decodes
         if may_count and not (self._found or self._last_depth):
             self._looking_with(len(round_.rows)).add(seconds, looked=not self._rests)
-        if self._rests and (self._skipped % SEEN or self._spares(self._last_rows)):
-            self._idle(seconds)
-        elif decodes:
+        if decodes:
             has_drafts = bool(self._found) or any(v.num_drafted for v in verdicts)
             outcomes = [
                 Outcome(v.seq_id, v.num_drafted, v.num_accepted, v.tokens)
@@ -185,46 +208,41 @@ class AdaptiveDepth:
         else:
             self._last_depth = 0  # drafts that come next begin anew
         self._found = {}
+        self.trials.next_round()
+        self._end_round()
+
+    def _end_round(self) -> None:
         self._launched, self._launches, self._may_launch = self._launches, False, False
         self._rests, self._next_rests = self._next_rests, False
-        self.trials.next_round()
-
-    def _idle(self, seconds: float) -> None:
-        """A round has passed in which drafts were not thought of."""
-        if self._rows_before != self._last_rows or self._idle_rounds >= MOST_IDLE:
-            self._count_idle()
-        self._last_depth, self._rows_before = 0, self._last_rows
-        self._idle_rounds += 1
-        self._idle_seconds += seconds
 
     def _count_idle(self) -> None:
-        """Count such rounds, all of as many rows, in what is thought of drafts."""
-        count, seconds = self._idle_rounds, self._idle_seconds
-        if count:
-            self._idle_rounds, self._idle_seconds = 0, 0.0
+        """Count rounds that have passed, all of as many rows, in what is thought of drafts."""
+        rest = self._rest
+        if count := rest.rounds:
+            seconds, rest.rounds, rest.seconds = rest.seconds, 0, 0.0
             self.times.cell(self._rows_before).rounds += count
             self.trials.rest(self._rows_before, seconds, count)
             self._account(self._rows_before).wait(count)
             self.record.fade(count)
 
-    def _skips(self, num_rows: int, *, is_crowded: bool) -> bool:
-        """Whether drafts were hopeless lately, in rounds like this one; counts them."""
-        if self.drafts_are_free:
-            may_skip = num_rows > LOOKED_FOR
-        else:
-            may_skip = num_rows == self._last_rows and is_crowded == self._is_crowded
-        self._last_rows, self._is_crowded = num_rows, is_crowded
-        if not may_skip or self._skipped >= self._hopeless:
-            return False
-        self._skipped += 1
-        return True
+    def _goes_on_resting(self, num_rows: int, *, is_crowded: bool) -> bool:
+        """Whether the next round rests as those before it; counts it."""
+        with_others = self.drafts_are_free and num_rows > LOOKED_FOR
+        return self._rest.goes_on(num_rows, is_crowded=is_crowded, with_others=with_others)
 
     def _spares(self, num_rows: int) -> bool:
         """Whether it is spared to look for drafts: that costs more than they have brought."""
         if not (self.drafts_are_free and self.times.runs_ahead):
             return False
-        looking = self._looking_with(num_rows)
-        return looking.should_rest or (looking.price > 0 and self._account(num_rows).rests)
+        looking, account = self._looking_with(num_rows), self._account(num_rows)
+        if looking.should_rest:
+            self._rest.begin(ROUNDS_TO_COMPARE)
+        elif looking.price > 0 and account.rests:
+            most = longest(self.times.plain_seconds(num_rows))
+            self._rest.begin(min(account.rounds_left, most))
+        else:
+            return False
+        return True
 
     def _looking_with(self, num_rows: int) -> Looking:
         size = alike(num_rows)
@@ -232,9 +250,12 @@ class AdaptiveDepth:
             found = self._looking[size] = Looking()
         return found
 
-    def _note_hopes(self, *, is_hopeless: bool) -> None:
-        self._skipped = 0
-        self._hopeless = min(2 * self._hopeless + 1, MOST_SKIPPED) if is_hopeless else 0
+    def _note_hopes(self, num_rows: int, *, is_hopeless: bool) -> None:
+        least = 0
+        if not self.drafts_are_free:  # else what they would have brought is seen without them
+            least = self._account(num_rows).rounds_left
+        plain = self.times.plain_seconds(num_rows)
+        self._rest.note(is_hopeless=is_hopeless, plain=plain, at_least=least)
 
     def _account(self, num_rows: int) -> Account:
         size = alike(num_rows)
@@ -276,7 +297,7 @@ class AdaptiveDepth:
         guesses = [self.times.guess(num_rows, depth) for depth in range(len(tokens))]
         rates = [brings / guess.ratio for brings, guess in zip(tokens, guesses, strict=True)]
         best, margin = 0, MARGIN + MARGIN_PER_ROW * num_rows
-        if num_rows > MANY_ROWS and not self._is_crowded:
+        if num_rows > MANY_ROWS and not self._rest.is_crowded:
             margin += MARGIN_AT_END / max(1, self._most_left)
         for depth, guess in enumerate(guesses):
             enough = rates[best] if best else margin * rates[0]
@@ -313,7 +334,7 @@ class AdaptiveDepth:
 
     def _worth(self, num_rows: int, chances: Mapping[int, Seq[float]]) -> Worth:
         """What a round brings by depth; ``chances`` are those of the rows that have drafts."""
-        ends_by = None if self._is_crowded else self._long_to_go
+        ends_by = None if self._rest.is_crowded else self._long_to_go
         return worth(num_rows, chances, ends_by, self._most_left)
 
     def _learn(self, outcome: Outcome) -> None:

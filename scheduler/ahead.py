@@ -40,6 +40,8 @@ def plan_ahead(ledger: Ledger, round_: Round, policy: DepthPolicy) -> Round | No
             num_taken += len(row.captures)
             ledger.ahead[row.seq_id] = row
             rows.append(row)
+    if len(rows) < len(going):
+        policy.holds_back()
     if not rows:
         return None
     groups: tuple[PrefixGroup, ...] = ()

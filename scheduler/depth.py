@@ -24,6 +24,14 @@ class DepthPolicy(Protocol):
         """
         ...
 
+    def holds_back(self) -> None:
+        """Not all rows of a round that rests are launched ahead after all: some found no block."""
+        ...
+
+    def forget_round(self) -> None:
+        """The round in flight failed; it will be observed by nobody."""
+        ...
+
 
 class NoDrafts:
     """Plain decoding."""
@@ -35,6 +43,12 @@ class NoDrafts:
     def rests(self, sequences: Seq[Sequence], num_waiting: int) -> bool:
         """Always."""
         return True
+
+    def holds_back(self) -> None:
+        """Nothing depends on it."""
+
+    def forget_round(self) -> None:
+        """Nothing was learnt from it."""
 
 
 class FixedDepth:
@@ -52,6 +66,12 @@ class FixedDepth:
     def rests(self, sequences: Seq[Sequence], num_waiting: int) -> bool:
         """Never."""
         return False
+
+    def holds_back(self) -> None:
+        """Nothing depends on it."""
+
+    def forget_round(self) -> None:
+        """Nothing was learnt from it."""
 
 
 class Found(NamedTuple):

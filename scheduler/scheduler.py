@@ -220,6 +220,7 @@ class Scheduler:
             raise ValueError(f"sequences {sorted(strangers)} have no row in the round in flight")
         self._begin("fail", self.ledger.counters.rounds)
         self.ledger.in_flight = None
+        self._depth.forget_round()
         commits = fail_round(self.ledger, round_, seq_ids)
         self._check()
         return commits

@@ -2,7 +2,8 @@
 
 Trials are paid from a *credit*: START, SHARE of the time spent so far (both are an account's), and
 SHARE_OF_GAINS of the time that drafts have spared. Every trial is charged what it lost against the
-best depth known, so what is lost by trying is bounded, however short or long the run. Plain rounds,
+best depth known, so what is lost by trying is bounded, however short or long the run; and a depth
+is not tried again before there is credit for what that lost the last time. Plain rounds,
 with which all others are compared, are tried again on credit or not, and soon after drafts have
 begun to pay.
 """
@@ -11,12 +12,13 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from .account import SHARE, start
+from .account import LEARNING, SHARE, start
 from .round_times import ENOUGH, Guess, RoundTimes, alike
 
-MOST_CHARGED = 4.0  # plain rounds a round: what is longer does work for once, as compiling
+MOST_CHARGED = 4.0  # plain rounds a round, once: what is longer does work for once, as compiling
 SHARE_OF_GAINS = 0.2  # of the time that drafts have spared, likewise
 MOST_SAVED = 8.0  # plain rounds of credit
+MOST_KNOWN = 7.0  # likewise that there has to be for another trial, whatever the last one lost
 ROUNDS_OF_TRIAL = 2  # the first of them is not timed: it does work that plain rounds left
 LONG_TRIAL = ROUNDS_OF_TRIAL + ENOUGH - 1  # rounds, of what is not measured, as credit lasts
 FIRST_RETRY, LAST_RETRY = 32, 256  # rounds between trials of a depth that did not pay
@@ -36,6 +38,8 @@ class _Tried:
     most_depths: int = 0  # that there ever was room for
     retry_at: dict[int, int] = field(default_factory=dict)
     retry_gap: dict[int, int] = field(default_factory=dict)
+    dearest: dict[int, float] = field(default_factory=dict)  # plain rounds a round lost, by depth
+    lost: dict[int, float] = field(default_factory=dict)  # plain rounds, by the last trial
 
 
 class _Stake(NamedTuple):
@@ -86,7 +90,13 @@ class Trials:
     def look_ahead(self, num_rows: int) -> Kept:
         """Let the round after the one in flight be decided as if that had ended."""
         tried = self._tried_with(num_rows)
-        kept = replace(tried, retry_at={**tried.retry_at}, retry_gap={**tried.retry_gap})
+        kept = replace(
+            tried,
+            retry_at={**tried.retry_at},
+            retry_gap={**tried.retry_gap},
+            dearest={**tried.dearest},
+            lost={**tried.lost},
+        )
         tried.rounds += 1
         return Kept(kept, self._stake)
 
@@ -124,17 +134,24 @@ class Trials:
 
     def end_round(self, num_rows: int, seconds: float) -> None:
         """Add the round's share to the credit, and what drafts spared or a trial has lost."""
-        plain = self.times.plain_seconds(num_rows) or seconds
+        plain, tried = self.times.plain_seconds(num_rows) or seconds, self._tried_with(num_rows)
         if self.credit is None:
             self.credit = start(plain, num_rows) * plain
         self.credit += SHARE * seconds
         if (stake := self._stake) is not None:
             took = self.times.in_plain_rounds(num_rows, stake.depth, seconds)
-            spared = max(stake.tokens / stake.other_rate - took, -MOST_CHARGED) * plain
-            self.credit += min(0.0, spared) if stake.is_trial else SHARE_OF_GAINS * spared
+            spared = stake.tokens / stake.other_rate - took
+            if spared < -MOST_CHARGED:
+                before = tried.dearest.get(stake.depth, MOST_CHARGED)
+                tried.dearest[stake.depth], spared = -spared, max(spared, -before)
+            if stake.is_trial:
+                spared = min(0.0, spared)
+                tried.lost[stake.depth] = tried.lost.get(stake.depth, 0.0) - spared
+            self.credit += (1.0 if stake.is_trial else SHARE_OF_GAINS) * spared * plain
             self._stake = None
-        self.credit = min(self.credit, max(MOST_SAVED, start(plain, num_rows)) * plain)
-        self._tried_with(num_rows).rounds += 1
+        most = MOST_SAVED if tried.rounds >= LEARNING else max(MOST_SAVED, start(plain, num_rows))
+        self.credit = min(self.credit, most * plain)
+        tried.rounds += 1
 
     def _next(
         self, num_rows: int, tokens: Seq[float], guesses: Seq[Guess], best: int, best_rate: float
@@ -159,7 +176,8 @@ class Trials:
         for depth in sorted(range(len(tokens)), key=loss):
             length = 1 if self.drafts_are_free else ROUNDS_OF_TRIAL
             length += self.times.runs_ahead and depth == 0  # the last launches none: it is short
-            costs = length * max(0.0, loss(depth)) * plain
+            known = min(tried.lost.get(depth, 0.0), MOST_KNOWN)
+            costs = max(length * max(0.0, loss(depth)), known) * plain
             if depth == best or (depth and (costs > credit or credit <= 0)):
                 continue
             promises = hopes[depth] > best_rate
@@ -170,6 +188,7 @@ class Trials:
                 tried.current, tried.least_end = depth, tried.rounds + length
                 is_long = not (guesses[depth].measured or self.drafts_are_free)
                 tried.end = tried.rounds + LONG_TRIAL if is_long else tried.least_end
+                tried.lost[depth] = 0.0
                 return depth
         return None
 

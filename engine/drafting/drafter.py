@@ -33,8 +33,9 @@ class Drafter(ABC):
 
     Its memory is numbered like the target's: the same blocks, the same slots. After ``follow``,
     what it keeps of every computed position is true, so whatever shares a block or copies a slot
-    shares or copies the drafter's part as well. Rows without drafts are looked at and followed as
-    they are launched: they may not have run yet, and only the device may know their tokens.
+    shares or copies the drafter's part as well. Rows without drafts are left for later, or looked
+    at and followed, as they are launched: they may not have run yet, and only the device may know
+    their tokens.
     """
 
     name: str
@@ -65,6 +66,14 @@ class Drafter(ABC):
         0 where drafts are computed.
         """
         return 0
+
+    def leave(self, view: BatchView, hidden: mx.array) -> bool:
+        """Take in decoding rows that draft nothing whenever that suits; False: do so as others.
+
+        The batch may not have been launched yet. This is all that a drafter may cost while it
+        rests, so nothing is to be looked at here. ``hidden`` is as for ``follow``.
+        """
+        return False
 
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         """Begin to take in a batch before it is judged; return what to evaluate with its logits.

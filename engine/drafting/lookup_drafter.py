@@ -43,6 +43,9 @@ class LookupDrafter(Drafter):
     def evidence(self, seq_id: int) -> int:
         return self._evidence.get(seq_id, 0)
 
+    def leave(self, view: BatchView, hidden: mx.array) -> bool:
+        return True
+
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         """Nothing is kept of what the target ran."""
 

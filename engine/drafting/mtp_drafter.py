@@ -8,7 +8,7 @@ block keeps that of its last position. Elsewhere it is the pending hidden state 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -36,6 +36,14 @@ SHIFT = 1  # page positions after rotary positions
 MOST_BEHIND = 64  # rounds without drafts of a row that are taken in together
 IN_ORDER = 2  # times as many where the host's time is what that takes
 SHORT = 16  # tokens: rows of windows up to here decode, and will be back next round
+
+
+class _Left(NamedTuple):
+    """A round without drafts that nobody has looked at."""
+
+    rows: Sequence[Row]
+    tokens: mx.array  # (rows, 1)
+    hidden: mx.array  # (rows, 1, size)
 
 
 def head_shape(head: MTPHead, dtype: mx.Dtype) -> PageShape:
@@ -80,6 +88,7 @@ class MTPDrafter(Drafter):
         self.pending = Slots({"hidden": SlotArray((width,), dtype)}, num_slots)
         self.block_hidden = Slots({"hidden": SlotArray((width,), dtype)}, num_blocks)
         self._behind = RoundsBehind(block_size)
+        self._left: list[_Left] = []  # nobody looked at them
         # of windows with drafts, a hidden state of each row that stands, until they are judged
         self._last: tuple[Batch, mx.array] | None = None
 
@@ -147,17 +156,33 @@ class MTPDrafter(Drafter):
         output: mx.array = self.head(self.forward.embed(tokens[:, None]), hidden, cache=cache)
         return output, self.forward.logits(output[:, 0])
 
+    def leave(self, view: BatchView, hidden: mx.array) -> bool:
+        """Keep the round as it is: whoever reads or writes what is behind looks at it first."""
+        if len(self._left) >= self._most_behind:
+            self.catch_up()
+        self._left.append(_Left(view.rows, view.tokens, hidden))
+        return True
+
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         """Write the entries of the window; those of drafts that are rejected are never read."""
-        if view.batch.width == 1 and self._goes_on_behind(view.rows):
-            view.shared[MTPDrafter] = True
-            return []
-        self.catch_up(self._behind.disturbed_by(view.rows))
-        if self._may_wait(view):
-            view.shared[MTPDrafter] = True  # to join those that are behind
-            return []
-        self.catch_up([row.seq_id for row in view.rows])
+        self._see_left()
+        self._take(self._behind.disturbed_by(view.rows))
+        self._take([row.seq_id for row in view.rows])
         return self._write(view, hidden)
+
+    def _see_left(self) -> None:
+        """Put the rounds that were left behind, one after the other.
+
+        What each disturbs is taken in first, as if it had been looked at when it was left: nothing
+        of this drafter's has been written since.
+        """
+        left, self._left = self._left, []
+        for rows, tokens, hidden in left:
+            if not self._goes_on_behind(rows):
+                self._take(self._behind.disturbed_by(rows))
+                if self._behind.most(rows) >= self._most_behind:
+                    self._take([row.seq_id for row in rows])
+            self._behind.add(rows, tokens, hidden)
 
     def _write(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         before = self._pending_hidden(view.rows)
@@ -177,14 +202,16 @@ class MTPDrafter(Drafter):
         self.head(self.forward.embed(tokens), before, cache=cache)
 
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
-        """Keep the hidden states that go on from the window, or all of it for later."""
-        if MTPDrafter in view.shared:
-            self._behind.add(view.rows, view.tokens, hidden)
-        else:
-            self._keep(view, hidden, kept)
+        """Keep the hidden states that go on from the window."""
+        self._keep(view, hidden, kept)
 
-    def catch_up(self, seq_ids: Iterable[int] | None = None) -> None:
-        """Take in what was left for later of these sequences, or of all, at once."""
+    def catch_up(self) -> None:
+        """Take in what was left for later, at once."""
+        self._see_left()
+        self._take()
+
+    def _take(self, seq_ids: Iterable[int] | None = None) -> None:
+        """Take in what is behind of these sequences, or of all."""
         taken = self._behind.take(seq_ids)
         if taken is not None:
             windows, tokens, hidden = taken
@@ -197,14 +224,13 @@ class MTPDrafter(Drafter):
         for compiled in (self._run_chain, self._take_in):
             if compiled is not None:
                 compiled.undo()
-        for row in rows:
-            self._behind.cut(row.seq_id, row.start)
+        ends = {row.seq_id: row.start for row in rows}
+        for seq_id, position in ends.items():
+            self._behind.cut(seq_id, position)
+        self._left = [part for left in self._left if (part := _before(left, ends)) is not None]
 
     def _goes_on_behind(self, rows: Sequence[Row]) -> bool:
         return self._behind.longest < self._most_behind and self._behind.goes_on(rows)
-
-    def _may_wait(self, view: BatchView) -> bool:
-        return view.batch.width == 1 and self._behind.most(view.rows) < self._most_behind
 
     @property
     def _most_behind(self) -> int:
@@ -233,10 +259,12 @@ class MTPDrafter(Drafter):
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
         """Copy entries and kept hidden states with their blocks, pending ones with their slots."""
+        if blocks or slots:
+            self._see_left()
         if len(self._behind) and (blocks or slots):
             held = {end for block in blocks for end in (block.source, block.target)}
             kept = {end for slot in slots for end in (slot.source, slot.target)}
-            self.catch_up(self._behind.holders(held, kept))
+            self._take(self._behind.holders(held, kept))
         for block in blocks:
             copied = self.layer.copy_block(block.source, block.target)
             self.block_hidden.copy(block.source, block.target)
@@ -274,6 +302,18 @@ class MTPDrafter(Drafter):
                 for place in range(first, count, self.block_size)
             ]
         return found
+
+
+def _before(left: _Left, ends: Mapping[int, int]) -> _Left | None:
+    """What stands of a round where sequences have failed from ``ends`` on; None: nothing of it."""
+    stand = [row.start < ends.get(row.seq_id, row.start + 1) for row in left.rows]
+    if all(stand):
+        return left
+    numbers = [number for number, stands in enumerate(stand) if stands]
+    if not numbers:
+        return None
+    rows, place = [left.rows[number] for number in numbers], mx.array(numbers)
+    return _Left(rows, left.tokens[place], left.hidden[place])
 
 
 def _chained(row: Row) -> Window:

@@ -34,6 +34,7 @@ AT_ONCE_WITH_STATES = 8  # likewise, where no draft of the last round is part of
 CHUNK = 512  # tokens of a row that are caught up at a time
 PLAIN_FOR_NOW = 8  # rounds without drafts after which prompts wait until somebody drafts
 NEAR = 64  # tokens behind from which a prompt is run on at once, and a checkpoint worth keeping
+MOST_LEFT = 256  # rounds without drafts that are looked at together
 MOST_TOKENS = 2048  # of all rows, with what they are padded to
 
 
@@ -76,6 +77,7 @@ class PeerDrafter(Drafter):
         if self.store.cuts or not self.store.method.pads:
             self._at_once = 0  # first steps are then of one token each
         self._tokens_of: TokensOf | None = None
+        self._left: list[Sequence[Row]] = []  # of rounds without drafts that nobody looked at
         self._num_plain = 0  # rounds of decoding rows since any had drafts
         self._ran: dict[int, int] = {}  # positions each row's drafting steps ran, from its start
 
@@ -84,6 +86,10 @@ class PeerDrafter(Drafter):
 
     def ran(self, blocks: Sequence[int], slot: int | None, most: int) -> int:
         """Return how many leading tokens of a sequence, ``most`` at most, the peer has run."""
+        self._see_left()
+        return self._has_run(blocks, slot, most)
+
+    def _has_run(self, blocks: Sequence[int], slot: int | None, most: int) -> int:
         filled = self.filled.end(blocks, most)
         if not self.has_states:
             return filled
@@ -92,6 +98,7 @@ class PeerDrafter(Drafter):
 
     def propose(self, rows: Sequence[Row], choose: Choose) -> Mapping[int, tuple[int, ...]]:
         """Run what rows are behind and the pending token, then each draft but the last."""
+        self._see_left()
         rows = sorted(rows, key=lambda row: (-row.num_drafts, -row.start))
         for row in rows:
             self._begin(row)
@@ -120,11 +127,22 @@ class PeerDrafter(Drafter):
                 scratch = self._lend_scratch([row for row in rows if row.num_drafts > 1])
         return dict(zip(seq_ids, chain.all(), strict=True))
 
+    def leave(self, view: BatchView, hidden: mx.array) -> bool:
+        """Keep the rows as they are: whoever asks what the peer has run looks at them first."""
+        if len(self._left) >= MOST_LEFT:
+            self._see_left()
+        self._left.append(view.rows)
+        return True
+
+    def _see_left(self) -> None:
+        """Note what the rounds that were left have written, one after the other."""
+        left, self._left = self._left, []
+        for rows in left:
+            self._follow_plain(rows)
+
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         """Note what drafting steps have run; run prompts while rows draft."""
-        if view.batch.width == 1 and all(row.samples for row in view.rows):
-            self._follow_plain(view.rows)
-            return
+        self._see_left()
         plain = []  # rows without drafts
         for window, count in zip(view.batch.windows, kept, strict=True):
             row = window.row
@@ -155,6 +173,7 @@ class PeerDrafter(Drafter):
                 self._keep_what_is_there(row)
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
+        self._see_left()
         self.store.copy(blocks, [slot for slot in slots if self._in_state.get(slot.source)])
         for block in blocks:
             self.filled.copy(block.source, block.target)
@@ -177,7 +196,7 @@ class PeerDrafter(Drafter):
                 self.copy((), [SlotCopy(row.slot or 0, capture.slot)])
 
     def _end(self, row: Row) -> int:
-        return self.ran(row.blocks, row.slot, row.start)
+        return self._has_run(row.blocks, row.slot, row.start)
 
     def _catch_up(self, rows: Sequence[Row]) -> None:
         """Run what rows are behind, but for the last tokens; shared blocks run once."""

@@ -47,6 +47,12 @@ class ByTurns:
         self.number += rests
         return rests
 
+    def holds_back(self) -> None:
+        pass
+
+    def forget_round(self) -> None:
+        pass
+
 
 class PartsByTurns(Parts):
     """Parts of an engine that drafts by turns."""

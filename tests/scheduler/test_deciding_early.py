@@ -73,13 +73,12 @@ def test_deciding_early_finds_what_pays_as_well() -> None:
 
 def test_a_round_that_is_to_draft_is_not_decided_early_and_nothing_is_changed() -> None:
     policy, rows = AdaptiveDepth(2), [row(n) for n in range(3)]
-    names = ["_skipped", "_hopeless", "_last_rows"]
     of_trials = ["credit", "_tried", "_stake", "_next_stake"]
 
     def state():
         policy._count_idle()
         return deepcopy(
-            [getattr(policy, name) for name in names]
+            [policy._rest.keep()]
             + [getattr(policy.trials, name) for name in of_trials]
         )
 

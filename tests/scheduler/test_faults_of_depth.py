@@ -7,8 +7,8 @@ FAULTS = [
     Fault(
         "trials are not charged what they lose",
         "trials",
-        "min(0.0, spared) if stake.is_trial",
-        "0.0 if stake.is_trial",
+        "spared = min(0.0, spared)",
+        "spared = 0.0",
         "test_bounded_loss::test_a_trial_that_went_badly_is_the_last_until_as_much_was_earned",
     ),
     Fault(
@@ -21,8 +21,8 @@ FAULTS = [
     Fault(
         "what drafts gain pays for nothing",
         "trials",
-        "else SHARE_OF_GAINS * spared",
-        "else 0.0",
+        "else SHARE_OF_GAINS) * spared",
+        "else 0.0) * spared",
         "test_adaptive_depth::test_what_drafts_gain_pays_for_trials_of_deeper_ones",
     ),
     Fault(
@@ -69,9 +69,9 @@ FAULTS = [
     ),
     Fault(
         "drafts are looked for however hopeless",
-        "adaptive_depth",
-        "self._skipped >= self._hopeless",
-        "True",
+        "rest",
+        "self.left <= 0 or",
+        "True or",
         "test_found_drafts::test_where_found_drafts_are_hopeless_they_are_seldom_looked_for",
     ),
     Fault(

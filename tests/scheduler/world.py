@@ -40,6 +40,12 @@ class FixedDepth:
     def rests(self, sequences: list[Sequence], num_waiting: int) -> bool:
         return self.num_drafts == 0
 
+    def holds_back(self) -> None:
+        pass
+
+    def forget_round(self) -> None:
+        pass
+
 
 WORLDS: list["World"] = []
 """Every world of the test that is running; its teardown checks them all."""

@@ -162,6 +162,12 @@ class Forced:
         self.patterns |= self._decided
         return True
 
+    def holds_back(self) -> None:
+        pass
+
+    def forget_round(self) -> None:
+        pass
+
     def choose(self, seq_ids: Sequence[int], chain: Chain, logits: mx.array) -> mx.array:
         if not isinstance(self.executor.drafter, BlindDrafter):
             for row, (seq_id, line) in enumerate(zip(seq_ids, np.array(logits), strict=True)):
