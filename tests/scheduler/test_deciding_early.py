@@ -78,8 +78,7 @@ def test_a_round_that_is_to_draft_is_not_decided_early_and_nothing_is_changed() 
     def state():
         policy._count_idle()
         return deepcopy(
-            [policy._rest.keep()]
-            + [getattr(policy.trials, name) for name in of_trials]
+            [policy._rest.keep()] + [getattr(policy.trials, name) for name in of_trials]
         )
 
     depths, num_refused = [0], 0
