@@ -152,6 +152,43 @@ FAULTS = [
         "return found",
         "test_round_times::test_a_deeper_round_is_not_believed_to_take_less",
     ),
+    Fault(
+        "a round whose rows find no block is timed as one that launches another",
+        "ahead",
+        "if len(rows) < len(going):",
+        "if False:",
+        "test_rest::test_a_round_whose_rows_find_no_block_is_not_timed_as_one_that_launches_another",
+        (4, 1),
+    ),
+    Fault(
+        "a round that failed stays in the mind of the policy",
+        "scheduler",
+        "        self._depth.forget_round()\n",
+        "",
+        "test_rest::test_a_round_that_failed_is_no_longer_in_the_mind_of_the_policy",
+    ),
+    Fault(
+        "rounds that rest are not counted",
+        "adaptive_depth",
+        "rest.rounds += 1",
+        "pass",
+        "test_rest::test_rounds_that_rest_are_counted_as_if_each_had_been_looked_at",
+    ),
+    Fault(
+        "each round that rests is looked at",
+        "adaptive_depth",
+        "if self._rests and rest.left >= TIMED",
+        "if False",
+        "test_rest::test_a_round_that_rests_takes_few_calls_however_many_its_rows",
+        (32, False),
+    ),
+    Fault(
+        "a rest goes on whoever comes or goes",
+        "rest",
+        "not (is_alike or with_others)",
+        "False",
+        "test_rest::test_rows_that_come_or_go_and_a_line_of_others_end_a_rest",
+    ),
 ]
 
 
