@@ -192,7 +192,8 @@ class AdaptiveDepth:
             rest.rounds += 1
             rest.seconds += seconds
             self._last_depth = 0
-            self._end_round()
+            self._launched, self._launches, self._may_launch = self._launches, False, False
+            self._rests, self._next_rests = self._next_rests, False
             return
         decodes = all(row.decodes for row in round_.rows)
         may_count = self.times.runs_ahead and self.drafts_are_free and decodes
@@ -209,9 +210,6 @@ class AdaptiveDepth:
             self._last_depth = 0  # drafts that come next begin anew
         self._found = {}
         self.trials.next_round()
-        self._end_round()
-
-    def _end_round(self) -> None:
         self._launched, self._launches, self._may_launch = self._launches, False, False
         self._rests, self._next_rests = self._next_rests, False
 

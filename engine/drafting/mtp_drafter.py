@@ -8,7 +8,7 @@ block keeps that of its last position. Elsewhere it is the pending hidden state 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -28,7 +28,7 @@ from .chain_cache import ChainCache
 from .drafter import Choose, Drafter, choose_likeliest
 from .mtp import MTPHead
 from .offer import Offer, Unjudged, WindowOffer
-from .rounds_behind import RoundsBehind
+from .rounds_behind import Left, RoundsBehind
 
 _start: Callable[..., None] = mx.async_eval  # mlx does not type it
 
@@ -36,14 +36,6 @@ SHIFT = 1  # page positions after rotary positions
 MOST_BEHIND = 64  # rounds without drafts of a row that are taken in together
 IN_ORDER = 2  # times as many where the host's time is what that takes
 SHORT = 16  # tokens: rows of windows up to here decode, and will be back next round
-
-
-class _Left(NamedTuple):
-    """A round without drafts that nobody has looked at."""
-
-    rows: Sequence[Row]
-    tokens: mx.array  # (rows, 1)
-    hidden: mx.array  # (rows, 1, size)
 
 
 def head_shape(head: MTPHead, dtype: mx.Dtype) -> PageShape:
@@ -88,7 +80,7 @@ class MTPDrafter(Drafter):
         self.pending = Slots({"hidden": SlotArray((width,), dtype)}, num_slots)
         self.block_hidden = Slots({"hidden": SlotArray((width,), dtype)}, num_blocks)
         self._behind = RoundsBehind(block_size)
-        self._left: list[_Left] = []  # nobody looked at them
+        self._left: list[Left] = []  # rounds without drafts that nobody has looked at
         # of windows with drafts, a hidden state of each row that stands, until they are judged
         self._last: tuple[Batch, mx.array] | None = None
 
@@ -158,9 +150,10 @@ class MTPDrafter(Drafter):
 
     def leave(self, view: BatchView, hidden: mx.array) -> bool:
         """Keep the round as it is: whoever reads or writes what is behind looks at it first."""
-        if len(self._left) >= self._most_behind:
+        left = self._left
+        if len(left) >= MOST_BEHIND and len(left) >= self._most_behind:
             self.catch_up()
-        self._left.append(_Left(view.rows, view.tokens, hidden))
+        self._left.append((view.rows, view.tokens, hidden))
         return True
 
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
@@ -177,12 +170,14 @@ class MTPDrafter(Drafter):
         of this drafter's has been written since.
         """
         left, self._left = self._left, []
-        for rows, tokens, hidden in left:
-            if not self._goes_on_behind(rows):
-                self._take(self._behind.disturbed_by(rows))
-                if self._behind.most(rows) >= self._most_behind:
-                    self._take([row.seq_id for row in rows])
-            self._behind.add(rows, tokens, hidden)
+        behind, most, number = self._behind, self._most_behind, 0
+        while (number := behind.add_going_on(left, number, most)) < len(left):
+            rows, tokens, hidden = left[number]
+            self._take(behind.disturbed_by(rows))
+            if behind.most(rows) >= most:
+                self._take([row.seq_id for row in rows])
+            behind.add(rows, tokens, hidden)
+            number += 1
 
     def _write(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         before = self._pending_hidden(view.rows)
@@ -228,9 +223,6 @@ class MTPDrafter(Drafter):
         for seq_id, position in ends.items():
             self._behind.cut(seq_id, position)
         self._left = [part for left in self._left if (part := _before(left, ends)) is not None]
-
-    def _goes_on_behind(self, rows: Sequence[Row]) -> bool:
-        return self._behind.longest < self._most_behind and self._behind.goes_on(rows)
 
     @property
     def _most_behind(self) -> int:
@@ -304,16 +296,17 @@ class MTPDrafter(Drafter):
         return found
 
 
-def _before(left: _Left, ends: Mapping[int, int]) -> _Left | None:
+def _before(left: Left, ends: Mapping[int, int]) -> Left | None:
     """What stands of a round where sequences have failed from ``ends`` on; None: nothing of it."""
-    stand = [row.start < ends.get(row.seq_id, row.start + 1) for row in left.rows]
+    rows, tokens, hidden = left
+    stand = [row.start < ends.get(row.seq_id, row.start + 1) for row in rows]
     if all(stand):
         return left
     numbers = [number for number, stands in enumerate(stand) if stands]
     if not numbers:
         return None
-    rows, place = [left.rows[number] for number in numbers], mx.array(numbers)
-    return _Left(rows, left.tokens[place], left.hidden[place])
+    place = mx.array(numbers)
+    return [rows[number] for number in numbers], tokens[place], hidden[place]
 
 
 def _chained(row: Row) -> Window:

@@ -18,18 +18,14 @@ from scheduler.round import UNKNOWN, Row
 from ..batch import Window
 from ..cuda import device, gathering
 
-
-class _Round(NamedTuple):
-    """What is left of a round."""
-
-    tokens: mx.array  # (rows, 1)
-    hidden: mx.array  # (rows, 1, size)
+Left = tuple[Sequence[Row], mx.array, mx.array]
+"""What is left of a round of one token a row: rows, tokens (rows, 1), hidden (rows, 1, size)."""
 
 
 class _Piece(NamedTuple):
     """One row of rounds that follow each other, the first so many of ``rounds``."""
 
-    rounds: list[_Round]  # those of the other rows too: the same list
+    rounds: list[Left]  # those of the other rows too: the same list
     length: int
     number: int  # of the row
 
@@ -72,7 +68,7 @@ class RoundsBehind:
         self._last: Sequence[Row] = ()  # of the round that was left last; () if that is no matter
         self._going: Sequence[Row] = ()  # of which it was said that they go on
         self._begun: list[tuple[int, int]] = []  # blocks that those begin, with their sequences
-        self._loose: list[_Round] = []  # that went on, up to the last
+        self._loose: list[Left] = []  # that went on, up to the last
 
     def __len__(self) -> int:
         """Number of sequences of which something is behind."""
@@ -81,7 +77,7 @@ class RoundsBehind:
     def goes_on(self, rows: Sequence[Row]) -> bool:
         """Whether ``rows`` are those of the round that was left last, each a token further.
 
-        Nobody is disturbed by them then, and adding them costs next to nothing.
+        Nobody is disturbed by them then.
         """
         if len(rows) != len(self._last):
             return False
@@ -98,6 +94,22 @@ class RoundsBehind:
         self._going, self._begun = rows, begun
         return True
 
+    def add_going_on(self, rounds: Sequence[Left], number: int, most: int) -> int:
+        """Add rounds from ``number`` on as long as they go on; return the number of the next one.
+
+        No more than ``most`` of a row are behind then.
+        """
+        end = min(len(rounds), number + most - self.longest)
+        first = number
+        while number < end and self.goes_on(rounds[number][0]):
+            if self._begun:
+                self._of_block.update(self._begun)
+            self._last = self._going
+            number += 1
+        self._loose += rounds[first:number]
+        self.longest += number - first
+        return number
+
     def most(self, rows: Iterable[Row]) -> int:
         """Return the most rounds that are behind of one of ``rows``."""
         self._put_to_sequences()
@@ -113,16 +125,9 @@ class RoundsBehind:
 
         They are evaluated, or launched. Each row goes on from what is behind of it, or nothing is.
         """
-        round_ = _Round(tokens, hidden)
-        if rows is self._going and len(rows) > 0:
-            self._of_block.update(self._begun)
-            self._loose.append(round_)
-            self._last = rows
-            self.longest += 1
-            return
         self._put_to_sequences()
         self._last = rows
-        self.longest, rounds = 0, [round_]
+        self.longest, rounds = 0, [(rows, tokens, hidden)]
         for number, row in enumerate(rows):
             stretch = self._stretches.get(row.seq_id)
             if stretch is None:
@@ -229,7 +234,7 @@ def _gather(stretches: Sequence[_Stretch]) -> tuple[mx.array, mx.array]:
         if key not in longest or piece.length > longest[key].length:
             longest[key] = piece
     firsts: dict[int, int] = {}  # likewise, among all
-    rounds: list[_Round] = []
+    rounds: list[Left] = []
     for key, piece in longest.items():
         firsts[key] = len(rounds)
         rounds += piece.rounds[: piece.length]
@@ -242,8 +247,8 @@ def _gather(stretches: Sequence[_Stretch]) -> tuple[mx.array, mx.array]:
             arrays[number, at:end] = np.arange(first, first + piece.length)
             rows[number, at:end] = piece.number
             at = end
-    tokens = [round_.tokens for round_ in rounds]
-    hidden = [round_.hidden for round_ in rounds]
+    tokens = [tokens for _, tokens, _ in rounds]
+    hidden = [hidden for _, _, hidden in rounds]
     if device.is_default() and gathering.takes(tokens, hidden):
         return gathering.gather(tokens, hidden, arrays, rows)
     counts = np.array([one.shape[0] for one in hidden], np.int32)

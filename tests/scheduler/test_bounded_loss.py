@@ -12,6 +12,8 @@ from policy_rounds import found_by, row, run
 from scheduler import account
 from scheduler.account import SHARE, START, Account
 from scheduler.adaptive_depth import AdaptiveDepth, Outcome
+from scheduler.round_times import ENOUGH, Guess, RoundTimes
+from scheduler.trials import FIRST_RETRY, MOST_CHARGED, Trials, _Stake
 
 DEPTH = 4
 
@@ -220,6 +222,38 @@ def test_a_trial_that_went_badly_is_the_last_until_as_much_was_earned() -> None:
     assert depths.count(1) <= 6
 
 
+@pytest.mark.parametrize(("credit", "is_tried"), [(4.0, False), (5.5, True)])
+def test_a_depth_is_not_tried_again_before_there_is_credit_for_what_it_lost(
+    credit: float, is_tried: bool
+) -> None:
+    trials = Trials(RoundTimes(), drafts_are_free=False)
+    for _ in range(ENOUGH):
+        trials.times.add(1, 0, 1.0)
+    guesses = [Guess(ratio, ratio, measured=True, trusted=True) for ratio in (1.0, 2.0)]
+    trials._tried_with(1).lost[1] = 5.0
+    trials.credit = credit
+    chosen = []
+    for _ in range(FIRST_RETRY + 1):
+        chosen.append(trials.choose(1, [1.0, 1.9], guesses, 0))
+        trials._tried_with(1).rounds += 1
+    assert (1 in chosen) == is_tried
+
+
+def test_a_round_that_is_far_dearer_is_charged_in_full_the_second_time() -> None:
+    trials = Trials(RoundTimes(), drafts_are_free=False)
+    for _ in range(ENOUGH):
+        trials.times.add(1, 0, 1.0)
+    trials.end_round(1, 1.0)
+    charged = []
+    for _ in range(2):
+        trials.credit = 0.0
+        trials._stake = _Stake(1, 1.0, 1.0, is_trial=True)
+        trials.end_round(1, 20.0)
+        charged.append(SHARE * 20 - trials.credit)
+    assert charged == pytest.approx([MOST_CHARGED, 19.0])
+    assert trials._tried_with(1).lost[1] == pytest.approx(MOST_CHARGED + 19.0)
+
+
 def test_found_drafts_that_do_not_pay_cost_no_run_more_than_its_share() -> None:
     for rounds in (16, 64, 400, 4000):
         policy = AdaptiveDepth(3, drafts_are_free=True)
@@ -252,6 +286,21 @@ def test_what_compiling_takes_ends_no_trial_where_rounds_are_short() -> None:
     )
     assert seen == {0, 1, 2, 3, 4}
     assert depths[-100:].count(4) > 80
+
+
+def test_what_there_is_more_to_begin_with_is_withdrawn_once_it_was_time_to_learn() -> None:
+    def may_lose(plain_rounds: int) -> float:
+        one = Account(50.0)
+        one.wait(plain_rounds)
+        lost = 0.0
+        while not one.rests:
+            one.settle(1, brought=1.0, took=2.0)
+            lost += 1
+        return lost
+
+    assert may_lose(0) > 49
+    assert may_lose(account.LEARNING // 2) > 49
+    assert may_lose(2 * account.LEARNING) < START + 4
 
 
 def test_few_rows_and_short_rounds_may_lose_more_plain_rounds_at_first() -> None:

@@ -189,6 +189,37 @@ FAULTS = [
         "False",
         "test_rest::test_rows_that_come_or_go_and_a_line_of_others_end_a_rest",
     ),
+    Fault(
+        "a price is found in times of any moment",
+        "looking",
+        " if at > self._number - MOMENT",
+        "",
+        "test_looking::test_times_of_another_moment_say_nothing_of_a_price",
+    ),
+    Fault(
+        "what a trial has lost is forgotten",
+        "trials",
+        "max(length * max(0.0, loss(depth)), known)",
+        "length * max(0.0, loss(depth))",
+        "test_bounded_loss::"
+        "test_a_depth_is_not_tried_again_before_there_is_credit_for_what_it_lost",
+        (4.0, False),
+    ),
+    Fault(
+        "what always takes long is taken for compiling",
+        "trials",
+        "max(spared, -before)",
+        "-MOST_CHARGED",
+        "test_bounded_loss::test_a_round_that_is_far_dearer_is_charged_in_full_the_second_time",
+    ),
+    Fault(
+        "nothing is withdrawn of what there was to begin with",
+        "account",
+        "withdrawn = min(self._lent, WITHDRAWN * count)",
+        "withdrawn = 0.0",
+        "test_bounded_loss::"
+        "test_what_there_is_more_to_begin_with_is_withdrawn_once_it_was_time_to_learn",
+    ),
 ]
 
 

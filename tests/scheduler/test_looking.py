@@ -41,6 +41,15 @@ def test_the_first_round_that_rests_is_not_timed() -> None:
     assert one.should_rest
 
 
+def test_times_of_another_moment_say_nothing_of_a_price() -> None:
+    """The machine has become twice as fast, and looking costs nothing there."""
+    one = Looking()
+    for seconds, looked, rounds in ((2.0, True, 9), (1.0, False, looking.MOMENT), (1.0, True, 3)):
+        for _ in range(rounds):
+            one.add(seconds, looked=looked)
+    assert one.price == 0
+
+
 def decode(*, num_rows, price, matches, rounds, right=0.9, seconds=0.001, seed=0):
     """Rounds of rows that look drafts up, where looking takes ``price`` more and drafting 1.
 

@@ -121,7 +121,7 @@ def test_a_round_that_fails_takes_along_what_the_drafter_left_of_it_for_later(
         forced.executor.undo(round_, forced.scheduler.launched)
         if isinstance(forced.executor.drafter, MTPDrafter):
             failed = {row.seq_id: row.start for row in round_.rows}
-            for row in (row for left in forced.executor.drafter._left for row in left.rows):
+            for row in (row for rows, *_ in forced.executor.drafter._left for row in rows):
                 assert row.start < failed.get(row.seq_id, row.certain_end)
             for row in round_.rows:
                 stretch = forced.executor.drafter._behind._stretches.get(row.seq_id)

@@ -73,6 +73,23 @@ def test_rows_that_go_on_are_known_as_such_and_whatever_else_they_are_is_not() -
     assert not old.goes_on([Row(1, (5,), 7, table, 1), second])
 
 
+def test_rounds_are_added_as_long_as_they_go_on_and_no_row_has_too_many() -> None:
+    table = (10, 11)
+    old = behind(Row(1, (5,), 0, table, 1))
+    starts = [1, 2, 3, 4, 6, 7]
+    rounds = [
+        ([Row(1, (5,), at, table, 1)], mx.array([[at]]), mx.zeros((1, 1, 1))) for at in starts
+    ]
+    assert old.add_going_on(rounds, 0, 4) == 3
+    assert old.longest == 4
+    assert old.add_going_on(rounds, 3, 4) == 3
+    assert old.add_going_on(rounds, 3, 9) == 4  # after position 4 comes 6
+    assert old.most([Row(1, (5,), 5, table, 1)]) == 5
+    taken = old.take()
+    assert taken is not None
+    assert taken[1].tolist() == [[5, 1, 2, 3, 4]]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rounds_that_go_on_are_kept_as_if_each_row_had_been_looked_at(seed: int) -> None:
     """Rows come, go, begin blocks, fail and are taken in; one of two is never asked."""
@@ -86,16 +103,17 @@ def test_rounds_that_go_on_are_kept_as_if_each_row_had_been_looked_at(seed: int)
         if random.random() < 0.1 or not rows:
             rows.append(Row(next_id, (1,), random.randrange(4), (next_id,), next_id))
             next_id += 1
-        going = quick.goes_on(rows)
-        num_quick += going
+        tokens = mx.full((len(rows), 1), number)
+        hidden = mx.arange(len(rows), dtype=mx.float32).reshape(-1, 1, 1)
         expected = slow.disturbed_by(rows)
+        going = quick.goes_on(rows)
+        assert quick.add_going_on([(rows, tokens, hidden)], 0, 1000) == going
+        num_quick += going
         assert not (going and expected)
         if not going:
             assert quick.disturbed_by(rows) == expected
-        tokens = mx.full((len(rows), 1), number)
-        hidden = mx.arange(len(rows), dtype=mx.float32).reshape(-1, 1, 1)
-        for one in (quick, slow):
-            one.add(rows, tokens, hidden)
+            quick.add(rows, tokens, hidden)
+        slow.add(rows, tokens, hidden)
         assert quick.longest == slow.most(rows)
         fate = random.random()
         if fate < 0.05:
@@ -146,11 +164,10 @@ def test_what_is_left_of_a_failed_round_is_never_touched_again() -> None:
     """Rounds that went on lie in one list; of it a failed one must not be read with the others."""
     table = (20, 21)
     old = behind(Row(2, (6,), 4, table, 2))
-    for start in (5, 6, 7):
-        rows = [Row(2, (7,), start, table, 2)]
-        assert old.goes_on(rows)
-        width = 2 if start == 7 else 1  # of the one that fails: whoever joins it to others raises
-        old.add(rows, mx.array([[start]]), mx.zeros((1, 1, width)))
+    left = [([Row(2, (7,), start, table, 2)], start) for start in (5, 6, 7)]
+    widths = {5: 1, 6: 1, 7: 2}  # of the one that fails: whoever joins it to others raises
+    rounds = [(rows, mx.array([[at]]), mx.zeros((1, 1, widths[at]))) for rows, at in left]
+    assert old.add_going_on(rounds, 0, 9) == 3
     old.cut(2, 7)
 
     taken = old.take()
