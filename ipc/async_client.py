@@ -10,7 +10,7 @@ from typing import Any, Self
 from .client_answers import Answer, Part, Prompt, RequestFailedError
 from .client_connection import ClientConnection
 from .client_core import ClientConfig, StreamEvent
-from .client_requests import RequestProgress, make_submit
+from .client_requests import RequestProgress, make_submit, refuse_one_text
 from .keys import KeyPair
 from .limits import ANSWER_LINGER, DEFAULT_ADDRESS, DEFAULT_WINDOW
 from .messages import Stats, Submit
@@ -133,6 +133,7 @@ class AsyncClient:
         **options: Any,
     ) -> list[Any]:
         """Return the answers to many prompts, in their order. As ``Client.gather``."""
+        refuse_one_text(prompts)
         gate = asyncio.Semaphore(concurrency)
 
         async def one(prompt: Prompt) -> Answer | RequestFailedError:
@@ -144,9 +145,13 @@ class AsyncClient:
                         raise
                     return error
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(prompt)) for prompt in prompts]
-        return [task.result() for task in tasks]
+        tasks = [asyncio.create_task(one(prompt)) for prompt in list(prompts)]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:  # whatever went wrong with one of them
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stats(self, timeout: float = 5.0) -> Stats:
         """Return the broker's and its workers' figures. Raises TimeoutError."""

@@ -19,7 +19,7 @@ from .burst import Burst
 from .client_answers import Answer, Part, Prompt, RequestFailedError, Sample
 from .client_connection import ClientConnection, ConnectionClosedError
 from .client_core import ClientConfig, StreamEvent
-from .client_requests import RequestProgress, make_submit
+from .client_requests import RequestProgress, make_submit, refuse_one_text
 from .keys import KeyPair
 from .limits import ANSWER_LINGER, DEFAULT_ADDRESS, DEFAULT_WINDOW
 from .messages import Stats, Submit
@@ -175,8 +175,9 @@ class Client:
 
         ``concurrency`` of them are open at a time. With ``return_errors`` a RequestFailedError
         takes the place of its answer; otherwise the first is raised and the others are cancelled.
-        Options are those of ``submit``.
+        Options are those of ``submit``. Raises ValueError for what no broker would take.
         """
+        refuse_one_text(prompts)
         options = {"linger": ANSWER_LINGER, **options}
         connection = self._connection
         waiting: deque[RequestHandle] = deque()
@@ -185,26 +186,31 @@ class Client:
 
         def finish_one() -> None:
             try:
-                results.append(waiting.popleft().result())
+                results.append(waiting[0].result())
             except RequestFailedError as error:
                 if not return_errors:
                     raise
                 results.append(error)
+            waiting.popleft()
 
-        for prompt in prompts:
-            handle = prompt
-            if not isinstance(handle, RequestHandle):
-                handle = self._submit(handle, params, wake=False, **options)
-            handle.read_all(wake=False)
-            waiting.append(handle)
-            full = len(waiting) >= concurrency
-            if burst.is_over() or full:
-                connection.wake()
-            if full:
+        try:
+            for prompt in prompts:
+                handle = prompt
+                if not isinstance(handle, RequestHandle):
+                    handle = self._submit(handle, params, wake=False, **options)
+                handle.read_all(wake=False)
+                waiting.append(handle)
+                full = len(waiting) >= concurrency
+                if burst.is_over() or full:
+                    connection.wake()
+                if full:
+                    finish_one()
+            connection.wake()
+            while waiting:
                 finish_one()
-        connection.wake()
-        while waiting:
-            finish_one()
+        finally:
+            for handle in waiting:  # whatever went wrong with one of them
+                handle.cancel()
         return results
 
     def stats(self, timeout: float = 5.0) -> Stats:

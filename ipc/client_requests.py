@@ -59,6 +59,12 @@ def make_submit(
     return submit
 
 
+def refuse_one_text(prompts: object) -> None:
+    """Raise ValueError for a text in place of several prompts: to Python it is many."""
+    if isinstance(prompts, str):
+        raise ValueError(f"prompts must be several, not one text: [{prompts!r:.60}]")
+
+
 class RequestProgress:
     """What has been read of one request; it grants credit as parts are read."""
 
