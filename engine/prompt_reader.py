@@ -61,7 +61,8 @@ class PromptVector(PromptReader):
         self._parts: dict[int, npt.NDArray[np.float32]] = {}  # sums of chunks by their start
 
     def read(self, start: int, hidden: mx.array, head: Head) -> None:
-        """See PromptReader."""
+        """See PromptReader. A prompt that begins anew may come in other chunks than before."""
+        self._parts = {at: part for at, part in self._parts.items() if at < start}
         inside = hidden[: self._length - start].astype(mx.float32)
         if self._pooling == "mean":
             self._parts[start] = np.array(inside.sum(axis=0))

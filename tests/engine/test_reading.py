@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from engine import Engine, RequestError, SamplingParams
+from engine.prompt_reader import PromptVector
 
 TEXT = (
     "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals, "
@@ -109,3 +110,23 @@ def test_what_cannot_be_read_is_refused_by_name(engine) -> None:
     with pytest.raises(RequestError, match="the context holds"):
         engine.embed([[5] * 5000])
     assert not engine.has_work
+
+
+def test_a_vector_counts_every_position_once_however_often_it_was_computed(engine) -> None:
+    tokens = engine.encode(TEXT * 2)[:80]
+    expected = reference_hidden(engine, tokens).mean(axis=0)
+    reader = PromptVector(len(tokens), "mean")
+    engine.submit_reader(tokens, reader, max_cached=0)
+    engine.step()
+    engine.step()  # two chunks of 32
+    [sequence] = engine.scheduler.sequences.values()
+    assert sequence.computed == 64
+    engine.scheduler.preempt(sequence.seq_id)
+    engine.submit(list(range(100, 116)), SamplingParams(max_tokens=1, priority=1))  # goes first
+    starts = []
+    while engine.has_work:
+        starts.append(sequence.computed)
+        engine.step()
+
+    assert any(start % 32 for start in starts), starts  # other chunks than before
+    np.testing.assert_allclose(reader.vector(), expected, atol=2e-5)
