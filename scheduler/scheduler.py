@@ -34,6 +34,8 @@ from .stopping import cut
 
 __all__ = ["RequestTooLarge", "RoundInFlight", "Scheduler", "SchedulerConfig", "SchedulerStats"]
 
+FEW_DEADLINES = 100  # of sequences that have ended, which may be kept
+
 
 class RoundInFlight(RuntimeError):
     """The call needs the round in flight to land first."""
@@ -267,10 +269,13 @@ class Scheduler:
         return self.ledger.in_flight
 
     def _forget_ended(self) -> None:
-        sequences = self.ledger.sequences
-        if len(sequences) > self.ledger.num_live:
+        ledger, sequences = self.ledger, self.ledger.sequences
+        if len(sequences) > ledger.num_live:
             for seq_id in [one.seq_id for one in sequences.values() if one.finish is not None]:
                 del sequences[seq_id]
+            if len(ledger.deadlines) > 2 * ledger.num_live + FEW_DEADLINES:
+                ledger.deadlines = [one for one in ledger.deadlines if one[1] in sequences]
+                heapq.heapify(ledger.deadlines)
 
     def _expire(self, now: float) -> None:
         deadlines = self.ledger.deadlines

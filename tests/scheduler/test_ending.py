@@ -118,6 +118,20 @@ def test_a_paused_sequence_can_be_preempted() -> None:
     world.drain()
 
 
+def test_deadlines_of_requests_that_have_ended_are_not_kept_until_they_pass() -> None:
+    world = make_world(num_blocks=200)
+    [late] = world.submit([1, 2, 3], max_tokens=400, deadline=7.0)
+    for _ in range(300):
+        [soon] = world.submit([1, 2, 3], max_tokens=1, deadline=1e9)
+        while soon not in world.finished:
+            world.round()
+
+    assert len(world.scheduler.ledger.deadlines) < 150
+    world.now = 7.0
+    world.plan()
+    assert world.finished[late] == "deadline"
+
+
 @pytest.mark.parametrize("where", ["waiting", "running", "paused", "prompt"])
 def test_a_late_request_ends_whatever_it_was_doing(where) -> None:
     world = make_world(max_rows=1)
