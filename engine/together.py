@@ -20,7 +20,8 @@ def generate(
     """Decode all ``prompts`` together; yield the answers in their order, n for each prompt.
 
     ``params`` holds for all prompts, or is a sequence of one for each. Leaving early cancels what
-    is not done. Raises RequestError for what cannot be run.
+    is not done. Raises RequestError for what cannot be run, and EngineError where all that is left
+    is paused.
     """
     prompts = several("prompts", prompts)
     each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
