@@ -68,14 +68,17 @@ def _bias(draws: Sequence[Draw], x: mx.array) -> mx.array:
     rows, ids, values = [], [], []
     for row, draw in enumerate(draws):
         settings = draw.settings
-        if len(settings.bias_ids):
-            rows.append(np.full(len(settings.bias_ids), row, np.int32))
-            ids.append(settings.bias_ids)
-            values.append(settings.bias)
+        biased, bias = settings.bias_ids, settings.bias
         if draw.too_early_to_end:
             rows.append(np.full(len(settings.ending_ids), row, np.int32))
             ids.append(settings.ending_ids)
             values.append(np.full(len(settings.ending_ids), -np.inf, np.float32))
+            others = ~np.isin(biased, settings.ending_ids)  # of two writes either may be the last
+            biased, bias = biased[others], bias[others]
+        if len(biased):
+            rows.append(np.full(len(biased), row, np.int32))
+            ids.append(biased)
+            values.append(bias)
     if not rows:
         return x
     where = np.concatenate(rows), np.concatenate(ids)

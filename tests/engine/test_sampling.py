@@ -265,6 +265,28 @@ def test_penalties_and_min_tokens_count_drafts_before_a_position_and_no_others()
     assert again[0, [2, 5, 6]].tolist() == [-1.5, 1.0, -0.5]
 
 
+def test_no_logit_is_written_twice_for_its_order_would_be_the_devices(monkeypatch) -> None:
+    written = []
+    at = engine.logits._at
+
+    def writing(x, where, *rest):
+        written.append([tuple(pair) for pair in np.stack(where, axis=1).tolist()])
+        return at(x, where, *rest)
+
+    monkeypatch.setattr(engine.logits, "_at", writing)
+    params = SamplingParams(
+        logit_bias={3: 50.0, 4: 1.0}, stop_token_ids=(3,), min_tokens=2, repetition_penalty=1.5
+    )
+    draws = [make_draw(params, [3, 3, 5], []), make_draw(params, [5, 5], [4, 3, 4])]
+    x = processed_logits(draws, mx.zeros((2, 8)))
+
+    assert len(written) == 2
+    for pairs in written:
+        assert len(set(pairs)) == len(pairs)
+    assert x[0, 3].item() == -np.inf
+    assert x[1, 3].item() > 1
+
+
 def test_a_history_told_in_pieces_counts_what_one_told_at_once_counts() -> None:
     pieces, whole = History([1, 2, 2]), History([1, 2, 2])
     for part in ([2], [], [7, 7, 1], [9]):
