@@ -18,7 +18,7 @@ from scheduler.scheduler import Scheduler
 
 from . import reading, together
 from .acceptance import make_acceptance
-from .answer import Answer, Delta, Usage
+from .answer import Answer, Delta
 from .build import Parts, build
 from .detokenizer import Detokenizer
 from .errors import RequestError
@@ -30,6 +30,7 @@ from .runs import Runs
 from .sampling_params import SamplingParams
 from .statistics import EngineStats, StepCounter
 from .submission import Prompt, Submission, Submitter
+from .telling import Teller
 from .undelivered import Undelivered
 
 logger = logging.getLogger("octavo")
@@ -54,6 +55,7 @@ class Engine:
         rule, vocab_size = parts.options.acceptance, parts.loaded.vocab_size
         self._output = Output(self.runs.by_sequence, make_acceptance(rule, vocab_size), vocab_size)
         self.undelivered = Undelivered()
+        self._teller = Teller(self.scheduler, self.runs, self.undelivered, parts.executor.forget)
         self._counter = StepCounter()
         self._detokenizer = Detokenizer(self.tokenizer)
 
@@ -249,19 +251,20 @@ class Engine:
         try:
             with self._phases.during("build"):
                 verdicts = self._run(round_)
+            with self._phases.during("text"):
+                verdicts = [runs[verdict.seq_id].read(verdict) for verdict in verdicts]
+            seconds = self._clock() - started
+            self._counter.count(round_, verdicts, seconds)
+            with self._phases.during("commit"):
+                if isinstance(self._policy, AdaptiveDepth):
+                    self._policy.observe_round(round_, verdicts, seconds)
         except Exception:
             logger.exception("a round of %d rows failed and is undone", len(round_.rows))
             return self._undo(round_)
         except BaseException:  # the step was interrupted: the next one goes on
             self._tell(self._undo(round_))
             raise
-        with self._phases.during("text"):
-            verdicts = [runs[verdict.seq_id].read(verdict) for verdict in verdicts]
-        seconds = self._clock() - started
-        self._counter.count(round_, verdicts, seconds)
         with self._phases.during("commit"):
-            if isinstance(self._policy, AdaptiveDepth):
-                self._policy.observe_round(round_, verdicts, seconds)
             commits = self.scheduler.commit(verdicts)
         self.parts.executor.keep(self.scheduler.launched)
         return commits
@@ -282,24 +285,11 @@ class Engine:
         """Undo the round in flight, and with it what was launched on top of it."""
         commits = self.scheduler.fail()
         self.parts.executor.undo(round_, self.scheduler.launched)
+        for row in round_.rows:
+            sequence, run = self.scheduler.sequences[row.seq_id], self.runs.by_sequence[row.seq_id]
+            run.text = run.text.after(sequence.tokens[sequence.num_prompt :])
         return commits
 
     def _tell(self, commits: Sequence[Commit]) -> None:
         with self._phases.during("text"):
-            deltas = [self._delta(commit) for commit in commits]
-        self.undelivered.add(delta for delta in deltas if delta is not None)
-
-    def _delta(self, commit: Commit) -> Delta | None:
-        run = self.runs.by_sequence.get(commit.seq_id)
-        if run is None or (not commit.tokens and commit.finish is None):
-            return None
-        try:
-            delta = run.delta(commit, lambda: Usage.of(self.scheduler.sequences[commit.seq_id]))
-        except Exception:
-            logger.exception("request %s failed", run.request.request_id)
-            delta = run.failed_delta(Usage.of(self.scheduler.sequences[commit.seq_id]))
-        if delta.finish_reason is not None:
-            self.scheduler.cancel(commit.seq_id)  # where only the answer has ended
-            self.parts.executor.forget(commit.seq_id)
-            self.runs.end(commit.seq_id)
-        return delta
+            self._teller.tell(commits)

@@ -40,6 +40,7 @@ class TextStream:
         include_stop: bool = False,
         min_tokens: int = 0,
     ) -> None:
+        self._detokenizer = detokenizer
         self._decoder = detokenizer.start()
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop), default=0)
@@ -53,6 +54,17 @@ class TextStream:
     def ended(self) -> bool:
         """Whether everything is said."""
         return self._ended
+
+    def after(self, tokens: Sequence[int]) -> "TextStream":
+        """Return a stream of the same kind that has said ``tokens``, which did not end it."""
+        other = TextStream(
+            self._detokenizer,
+            self._stop,
+            include_stop=self._include_stop,
+            min_tokens=self._min_tokens,
+        )
+        other.feed(tokens)
+        return other
 
     def feed(self, tokens: Sequence[int], finish: FinishReason | None = None) -> Fed:
         """Add committed ``tokens``; ``finish`` says why the last of them ends the sequence.

@@ -32,6 +32,7 @@ POINTS: dict[str, Callable[[Engine], tuple[Any, str]]] = {
     "layer": lambda engine: (engine.parts.executor.store.layers[0], "store"),
     "take": lambda engine: (engine._output, "take"),
     "read": lambda engine: (engine.parts.executor, "read"),
+    "count": lambda engine: (engine._counter, "count"),
 }
 
 

@@ -61,12 +61,16 @@ def fail_at(
     monkeypatch.setattr(owner, name, failing)
 
 
-def collect(engine: Engine, said: dict[str, list[int]]) -> list[Delta]:
-    """Run to the end; add tokens to ``said``, return the last deltas."""
+def collect(
+    engine: Engine, said: dict[str, list[int]], texts: dict[str, str] | None = None
+) -> list[Delta]:
+    """Run to the end; add tokens to ``said``, text to ``texts``, return the last deltas."""
     ended = []
+    texts = dict.fromkeys(said, "") if texts is None else texts
     while engine.has_work:
         for delta in engine.step():
             said[delta.request_id] += delta.token_ids
+            texts[delta.request_id] += delta.text
             if delta.finish_reason is not None:
                 ended.append(delta)
     return ended
@@ -80,11 +84,14 @@ POINTS: dict[str, Callable[[Engine], tuple[Any, str]]] = {
     "pick": lambda engine: (engine._output, "pick"),
     "store": lambda engine: (engine.parts.executor.store, "store"),
     "layer": lambda engine: (engine.parts.executor.store.layers[0], "store"),
+    "text": lambda engine: (engine.runs.by_sequence[2].text, "feed"),
+    "count": lambda engine: (engine._counter, "count"),
 }
+ROUND = [point for point in POINTS if point != "text"]  # failing there concerns one alone
 
 
 @pytest.mark.parametrize("calls", [{1}, {3, 4}], ids=str)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", ROUND)
 def test_a_round_that_raises_is_done_again_with_the_same_result(
     engine: Engine, point: str, calls: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,16 +171,35 @@ def test_what_fails_for_one_answer_ends_that_one_alone(
     assert list(said.values()) == expected
 
 
-@pytest.mark.parametrize("point", ["forward", "pick", "store"])
+@pytest.mark.parametrize("point", ["forward", "pick", "store", "text", "count"])
 def test_an_interrupted_step_raises_and_the_engine_goes_on(
     engine: Engine, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = answers_of(engine)
-    fail_at(monkeypatch, *POINTS[point](engine), {3}, KeyboardInterrupt())
+    expected = [(one.token_ids, one.text) for one in Engine(engine.parts).generate(PROMPTS, PARAMS)]
     said: dict[str, list[int]] = {engine.submit(prompt, PARAMS): [] for prompt in PROMPTS}
+    fail_at(monkeypatch, *POINTS[point](engine), {3}, KeyboardInterrupt())
+    texts = dict.fromkeys(said, "")
+    with pytest.raises(KeyboardInterrupt):
+        collect(engine, said, texts)
+    ended = collect(engine, said, texts)
+
+    assert list(zip(said.values(), texts.values(), strict=True)) == expected
+    assert {delta.finish_reason for delta in ended} == {"length"}
+
+
+def test_an_interruption_while_an_answer_is_told_of_ends_that_one_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answers_of(engine)
+    said: dict[str, list[int]] = {engine.submit(prompt, PARAMS): [] for prompt in PROMPTS}
+    broken = engine.runs.by_sequence[2]
+    fail_at(monkeypatch, broken.source, "commit", {3}, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         collect(engine, said)
     ended = collect(engine, said)
 
+    reasons = {delta.request_id: delta.finish_reason for delta in ended}
+    assert [reasons[request_id] for request_id in said] == ["length", "error", "length", "length"]
+    assert said["request-2"] == expected[1][:2]
+    del said["request-2"], expected[1]
     assert list(said.values()) == expected
-    assert {delta.finish_reason for delta in ended} == {"length"}
