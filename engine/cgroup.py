@@ -27,6 +27,15 @@ def memory_available(root: Path = Path("/")) -> int | None:
     return available
 
 
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Bytes that the tightest group above this process may have in all, None if unlimited."""
+    limits = [
+        _number(folder / ("memory.max" if is_v2 else "memory.limit_in_bytes"))
+        for folder, is_v2 in _group_folders(root, "memory")
+    ]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """Cores' worth of time that the tightest group above this process allows, None if unlimited."""
     quotas = []

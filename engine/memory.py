@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from engine.cgroup import memory_available
+from .cgroup import memory_available
 
 _GIB = 1 << 30
 # What is left over is the margin for activations, and on the CPU for everybody else's programs.

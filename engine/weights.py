@@ -10,6 +10,7 @@ from mlx.nn.layers.base import Module
 from mlx.utils import tree_map_with_path
 from mlx_lm.utils import dequantize_model
 
+from .cgroup import memory_limit
 from .errors import ModelError
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def convert_weights(module: Module, dtype: str | None) -> None:
         else:
             logger.warning(
                 "quantized weights stay packed, which is slow on a CPU: as float32 they would "
-                "take %.1f GiB, more than half of this machine's memory",
+                "take %.1f GiB, more than half of the memory that there is",
                 quantized_bytes / 2**30,
             )
     logger.info("weights are %s", str(target).removeprefix("mlx.core."))
@@ -79,4 +80,7 @@ def _bytes_dequantized(module: Module) -> int:
 
 
 def _memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """What this process may have: the machine's, or less in a control group with a limit."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = memory_limit()
+    return machine if limit is None else min(machine, limit)

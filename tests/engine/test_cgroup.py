@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cgroup import cpu_quota, memory_available
+from engine.cgroup import cpu_quota, memory_available, memory_limit
 
 GIB = 1 << 30
 
@@ -22,6 +22,7 @@ def write(root: Path, file: str, text: object) -> None:
 
 def test_without_groups_what_the_machine_has_available_counts(root: Path) -> None:
     assert memory_available(root) == 8 * GIB
+    assert memory_limit(root) is None
     assert cpu_quota(root) is None
 
 
@@ -46,6 +47,7 @@ def test_a_tighter_limit_of_a_group_above_holds(root: Path) -> None:
     write(root, "sys/fs/cgroup/user/job/memory.current", 0)
 
     assert memory_available(root) == GIB
+    assert memory_limit(root) == 2 * GIB
 
 
 def test_a_limit_above_what_the_machine_has_changes_nothing(root: Path) -> None:
@@ -73,6 +75,7 @@ def test_a_version_1_limit_counts_less_what_is_used(root: Path) -> None:
     write(root, "sys/fs/cgroup/memory/job/memory.stat", f"total_inactive_file {GIB // 2}")
 
     assert memory_available(root) == 3 * GIB // 2
+    assert memory_limit(root) == 4 * GIB
 
 
 def test_a_path_that_only_the_host_knows_falls_back_to_the_mount(root: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, quantize_model, save_model
 
+from engine import weights
 from engine.errors import ModelError
 from engine.loading import DEMO_PROMPTS, EMBEDDED, load
 
@@ -69,15 +70,19 @@ def test_a_type_asked_for_is_given_except_to_the_decay_rates() -> None:
     assert {weights[name].dtype for name in weights.keys() - decay} == {mx.bfloat16}
 
 
-def test_a_quantized_checkpoint_computes_what_its_packed_weights_say(
-    copy_model: CopyModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = copy_model("demo-draft")
+def quantized(folder: Path) -> Path:
     model, config = load_model(folder)
     model, config = quantize_model(model, config, group_size=64, bits=4)
     (folder / "model.safetensors").unlink()
     save_model(folder, model)
     edit_json(folder / "config.json", quantization=config["quantization"])
+    return folder
+
+
+def test_a_quantized_checkpoint_computes_what_its_packed_weights_say(
+    copy_model: CopyModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = quantized(copy_model("demo-draft"))
     tokens = mx.array([[1, 2, 3, 4]])
 
     with caplog.at_level(logging.INFO, "engine"):
@@ -88,6 +93,18 @@ def test_a_quantized_checkpoint_computes_what_its_packed_weights_say(
     assert "scales" in packed.layers[0].mlp.up_proj
     assert "scales" not in unpacked.layers[0].mlp.up_proj
     assert mx.allclose(unpacked(tokens), packed(tokens), atol=1e-3)
+
+
+def test_quantized_weights_stay_packed_where_the_process_may_not_have_the_memory(
+    copy_model: CopyModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = quantized(copy_model("demo-draft"))
+    monkeypatch.setattr(weights, "memory_limit", lambda: 1 << 20)
+    with caplog.at_level(logging.WARNING, "engine"):
+        model = load(str(folder)).model
+
+    assert "scales" in model.layers[0].mlp.up_proj
+    assert "more than half of the memory that there is" in caplog.text
 
 
 @pytest.mark.parametrize(
