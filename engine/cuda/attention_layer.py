@@ -20,7 +20,6 @@ from . import (
     long_windows,
     page_writes,
     paged_attention,
-    prefix_attention,
     prompt_attention,
     shared_prefix,
 )
@@ -248,15 +247,27 @@ class CudaPagedCache(PagedCache):
         scale: float,
     ) -> mx.array:
         """Prepare the heads in ``projected``, write, attend: (rows, width, query heads * dim)."""
-        out = prefix_attention.attend_projected(
+        constants = self.layer.constants(preparation, scale)
+        sums = None
+        if self.shared is not None:
+            sums = shared_prefix.attend_projected(
+                self.pages,
+                self.window,
+                self.shared,
+                projected=projected,
+                projection=projection,
+                preparation=preparation,
+                constants=constants,
+            )
+        out = paged_attention.attend_projected(
             self.pages,
             self.window,
             projected,
             projection,
             preparation,
             counters=self.layer.counters(self.num_counters(projection.num_heads)),
-            constants=self.layer.constants(preparation, scale),
-            shared=self.shared,
+            constants=constants,
+            shared=sums,
         )
         self.done = [out]
         return out

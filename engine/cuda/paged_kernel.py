@@ -32,28 +32,28 @@ WINDOW = """
       tables, starts, lengths, const_cast<int*>(counters), out, partial, stats,
       width, static_cast<int>(gridDim.y),
       static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
-      SPLITS, BEFORE, limits[0], limits[1], scale[0], SHARED};
+      SPLITS, limits[0], limits[1], scale[0], SHARED};
 """
 ATTEND = """
   using Tiles = TILES;
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ float tile_stats[Tiles::PARTS][QUERIES][2];
-  paged_attention<Tiles, T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>(window, shared, tile_stats);
+  paged_attention<Tiles, T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS, ROOM>(
+      window, shared, tile_stats, shared + ROOM_AT);
 """
 BFLOAT16_TILES = "TensorCoreTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS, HELD, HALVES>"
 FLOAT32_TILES = "FloatTiles<HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, WARPS>"
 HEADS_FILES = ("heads.cuh", "projected_heads.cuh")
 ALONE = {
     "SPLITS": "max(1, (tables_shape[1] * BLOCK_SIZE - 1) / SPLIT)",
-    "BEFORE": "0",
     "SHARED": "{}",
 }
 SHARED = {  # ``shared_rows`` as shared_rows.py packs them
     "SPLITS": "shared_rows[shared_rows_shape[0] - 1]",
-    "BEFORE": "0",
     "SHARED": """{
-          shared_rows + shared_rows_shape[0] - 1 - 2 * tables_shape[0], shared_partial,
-          shared_stats, shared_partial_shape[1], shared_partial_shape[2], nullptr}""",
+          shared_rows + shared_rows_shape[0] - 1 - tables_shape[0] * (1 + FIRST_BLOCKS),
+          shared_rows + shared_rows_shape[0] - 1 - tables_shape[0] * FIRST_BLOCKS,
+          shared_partial, shared_stats, shared_partial_shape[1], shared_partial_shape[2]}""",
 }
 SHARED_INPUTS = ("shared_rows", "shared_partial", "shared_stats")
 PAGES_INPUTS = ("key_pages", "value_pages", "tables", "starts", "lengths", "counters")
@@ -88,6 +88,8 @@ def paged_kernel(
             BFLOAT16_TILES,
         )
         shared = (QUERIES + 2 * form.warps * form.held * KEYS) * (head_dim + 8) * 2
+    # for what pieces of shared positions come to: 64 parts, and what they weigh
+    room = 64 * (2 * head_dim + 8) if has_shared and halves == 1 and head_dim <= 128 else 0
     body = source + window_source(SHARED if has_shared else ALONE) + ATTEND.replace("TILES", tiles)
     kernel = Kernel(
         f"{name}_sums" if has_shared else name,
@@ -104,11 +106,13 @@ def paged_kernel(
             ("WARPS", form.warps),
             ("HELD", form.held),
             ("HALVES", halves),
+            ("ROOM_AT", shared),
+            ("ROOM", room),
             *template,
         ],
         threads=32 * form.warps,
         blocks=form.blocks,
-        shared_memory=shared,
+        shared_memory=shared + room,
         contiguous=contiguous,
     )
     return kernel, form.blocks

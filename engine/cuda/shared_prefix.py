@@ -23,17 +23,15 @@ PROJECTED = """
   const Queries from{source, starts};
   const int rows = projected_shape[0];
 """
-PREFIX = """
-  const int num_groups = (shared_rows_shape[0] - 1 - 2 * rows) / 3;
+ATTEND = """
+  const int num_groups = (shared_rows_shape[0] - 1 - rows * (1 + FIRST_BLOCKS)) / 3;
   const SharedPrefix<Queries> prefix{
-      from, key_pages, value_pages, tables, shared_rows, PARTIAL, STATS,
+      from, key_pages, value_pages, tables, shared_rows, partial, stats,
       num_groups, width, static_cast<int>(gridDim.y),
       static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
-      pieces, rows * width * GROUP, limits[1], scale[0]};
-"""
-ATTEND = """
+      static_cast<int>(gridDim.x), rows * width * GROUP, limits[1], scale[0]};
   extern __shared__ __align__(1024) unsigned char shared[];
-  const SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, SLOTS, true, Queries> piece(
+  const SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, SLOTS, Queries> piece(
       prefix, blockIdx.z, blockIdx.x);
   if (!piece.is_empty()) piece.run(shared);
 """
@@ -83,20 +81,11 @@ def attend_projected(
     ``constants`` as in ``paged_attention.attend_projected``.
     """
     has_norm = preparation.q_norm is not None
-    kernel = _projected_kernel(projection, has_norm, preparation.rotary, pages.block_size)
     rows, width, _ = projected.shape
+    kernel = _projected_kernel(projection, has_norm, preparation.rotary, pages.block_size)
     inputs = [projected, constants, window.starts]
     sizes = rows, width, projection.group
     return _launch(kernel, inputs, pages, window, shared, sizes=sizes)
-
-
-def tiles_and_pieces(
-    shared: SharedRows, rows: int, width: int, group: int, num_kv_heads: int
-) -> tuple[int, int]:
-    """How many tiles of queries groups have at most, and how many pieces each is worth."""
-    tiles = -(-rows * width * group // QUERIES) + shared.num_groups - 1
-    pieces = min(shared.num_positions // KEYS, MULTIPROCESSORS // (tiles * num_kv_heads))
-    return tiles, max(1, min(MOST_PIECES, pieces))
 
 
 def _launch(
@@ -110,8 +99,11 @@ def _launch(
 ) -> SharedSums:
     rows, width, group = sizes
     head_dim, num_kv_heads = pages.shape.key_dim, pages.shape.num_kv_heads
-    tiles, pieces = tiles_and_pieces(shared, *sizes, num_kv_heads)
-    sums = (num_kv_heads, pieces, rows * width * group)
+    queries = rows * width * group
+    tiles = -(-queries // QUERIES) + shared.num_groups - 1  # at most
+    pieces = min(shared.num_positions // KEYS, MULTIPROCESSORS // (tiles * num_kv_heads))
+    pieces = max(1, min(MOST_PIECES, pieces))
+    sums = (num_kv_heads, pieces, queries)
     partial, stats = kernel(
         [*inputs, pages.keys, pages.values, window.tables, shared.packed],
         (pieces, num_kv_heads, tiles),
@@ -119,19 +111,6 @@ def _launch(
         [mx.bfloat16, mx.float32],
     )
     return SharedSums(shared, partial, stats)
-
-
-def prefix_source(**terms: str) -> str:
-    """Return the code that makes ``prefix``, with ``terms`` for the words in capitals."""
-    code = PREFIX
-    for word, term in terms.items():
-        code = code.replace(word, term)
-    return code
-
-
-def num_slots(head_dim: int, shared_memory: int) -> int:
-    """How many tiles of keys, or of values, a block has room for beside its queries."""
-    return min(MOST_SLOTS, (shared_memory - QUERIES * head_dim * 2) // (KEYS * head_dim * 2))
 
 
 @cache
@@ -175,12 +154,12 @@ def _kernel(
     group: int,
     block_size: int,
 ) -> Kernel:
-    slots = num_slots(head_dim, SHARED_MEMORY)
-    pieces = "  const int pieces = gridDim.x;\n"
+    queries, item = QUERIES * head_dim * 2, KEYS * head_dim * 2  # bytes
+    slots = min(MOST_SLOTS, (SHARED_MEMORY - queries) // item)
     return Kernel(
         name,
         ("warp.cuh", *HEADS_FILES, "paged_window.cuh", *FILES),
-        source + pieces + prefix_source(PARTIAL="partial", STATS="stats") + ATTEND,
+        source + ATTEND,
         (*inputs, *INPUTS),
         ("partial", "stats"),
         template=[
@@ -192,5 +171,5 @@ def _kernel(
             *template,
         ],
         threads=128 * WARPGROUPS,
-        shared_memory=(QUERIES + slots * KEYS) * head_dim * 2,
+        shared_memory=queries + slots * item,
     )

@@ -10,6 +10,7 @@ from .device import on_device
 from .window import splits_for
 
 KEYS = 64  # shared positions are a multiple of: a tile of kernels/shared_prefix.cuh
+FIRST_BLOCKS = 16  # of a row, see kernels/paged_window.cuh: of each 16 positions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,9 +18,9 @@ class SharedRows:
     """What kernels know of shared positions.
 
     ``packed``, int32, joins: of each group (num_groups, 3) a row, the row after the last, the
-    positions that those share; of each row how many are shared (rows,), and the first row of its
-    group (rows,); ``num_own_splits``. ``num_positions`` and ``num_own_splits`` are at least as many
-    as any row has, shared and of its own.
+    positions that those share; of each row how many are shared (rows,), and the blocks of the first
+    positions that are not (rows, FIRST_BLOCKS); ``num_own_splits``. ``num_positions`` and
+    ``num_own_splits`` are at least as many as any row has, shared and of its own.
     """
 
     packed: mx.array
@@ -40,6 +41,7 @@ class SharedPlan:
 
     groups: Int32s
     positions: Int32s
+    first_blocks: Int32s
     num_positions: int
     num_own_splits: int
 
@@ -56,7 +58,10 @@ class SharedPlan:
         if not groups:
             return None
         own = splits_for(int((batch.starts + batch.lengths - positions).max()))
-        return cls(np.array(groups, np.int32), positions, int(positions.max()), own)
+        most = int(positions.max())
+        return cls(
+            np.array(groups, np.int32), positions, _first_blocks(batch, positions), most, own
+        )
 
     def rounded(self, num_rows: int) -> "SharedPlan":
         """The same for ``num_rows``, with sizes of which there are few: for compiled steps.
@@ -65,11 +70,11 @@ class SharedPlan:
         """
         groups = np.zeros((_power_of_two(len(self.groups)), 3), np.int32)
         groups[: len(self.groups)] = self.groups
-        positions = np.zeros(num_rows, np.int32)
-        positions[: len(self.positions)] = self.positions
+        lacking = num_rows - len(self.positions)
         return SharedPlan(
             groups,
-            positions,
+            np.pad(self.positions, (0, lacking)),
+            np.pad(self.first_blocks, ((0, lacking), (0, 0))),
             _power_of_two(self.num_positions),
             _power_of_two(self.num_own_splits),
         )
@@ -77,11 +82,8 @@ class SharedPlan:
     @property
     def packed(self) -> Int32s:
         """What ``SharedRows`` calls so."""
-        first_rows = np.zeros_like(self.positions)
-        for first, last, _ in self.groups.tolist():
-            first_rows[first:last] = first
-        parts = (self.groups.reshape(-1), self.positions, first_rows, [self.num_own_splits])
-        return np.concatenate(parts, dtype=np.int32)
+        parts = (self.groups, self.positions, self.first_blocks, np.array(self.num_own_splits))
+        return np.concatenate([part.reshape(-1) for part in parts], dtype=np.int32)
 
     def arrays(self) -> SharedRows:
         """Arrays on the device."""
@@ -91,7 +93,13 @@ class SharedPlan:
 
 def packed_size(num_rows: int, num_groups: int) -> int:
     """How many numbers ``SharedRows.packed`` has."""
-    return 3 * num_groups + 2 * num_rows + 1 if num_groups else 0
+    return 3 * num_groups + num_rows * (1 + FIRST_BLOCKS) + 1 if num_groups else 0
+
+
+def _first_blocks(batch: Batch, positions: Int32s) -> Int32s:
+    own = positions[:, None] + np.arange(0, FIRST_BLOCKS * 16, 16, dtype=np.int32)
+    last = batch.blocks.shape[1] - 1
+    return np.take_along_axis(batch.blocks, np.minimum(own // batch.block_size, last), axis=1)
 
 
 def _power_of_two(least: int) -> int:

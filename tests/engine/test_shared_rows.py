@@ -3,7 +3,7 @@
 import numpy as np
 
 from engine.batch import Batch, Window
-from engine.cuda.shared_rows import SharedPlan, packed_size
+from engine.cuda.shared_rows import FIRST_BLOCKS, SharedPlan, packed_size
 from engine.cuda.window import SPLIT
 from scheduler.round import PrefixGroup, Row
 
@@ -59,5 +59,24 @@ def test_rounding_adds_groups_and_rows_that_share_nothing() -> None:
     assert packed.size == packed_size(96, 4)
     assert packed[:12].tolist() == rounded.groups.reshape(-1).tolist()
     assert packed[12:108].tolist() == rounded.positions.tolist()
-    assert packed[108:204].tolist() == [0] * 20 + [20] * 30 + [50] * 40 + [0] * 6
-    assert packed[204:].tolist() == [1]
+    first_blocks = packed[108:-1].reshape(96, FIRST_BLOCKS)
+    assert first_blocks[:90].tolist() == plan.first_blocks.tolist()
+    assert not first_blocks[90:].any()
+    assert packed[-1] == 1
+
+
+def test_a_row_tells_the_blocks_where_its_own_positions_begin() -> None:
+    batch = batch_of([(8, 42)], others=2)
+    plan = SharedPlan.of(batch)
+    assert plan is not None
+    for number, row in enumerate(batch.rows):
+        first = plan.positions[number] // 16
+        own = row.blocks[first : first + FIRST_BLOCKS]
+        assert plan.first_blocks[number, : len(own)].tolist() == list(own)
+    large = Batch([Window(row) for row in batch.rows], 32, (PrefixGroup(tuple(range(8)), 21),))
+    plan = SharedPlan.of(large)
+    assert plan is not None
+    for number, row in enumerate(large.rows):
+        if plan.positions[number]:
+            blocks = [row.blocks[(640 + at) // 32] for at in range(0, row.start + 1 - 640, 16)]
+            assert plan.first_blocks[number, : len(blocks)].tolist() == blocks

@@ -8,7 +8,7 @@ from test_projected_attention import SHAPES as PROJECTED
 from test_projected_attention import Projected, Shape
 
 from engine.batch import Batch, Window
-from engine.cuda import paged_attention, prefix_attention, shared_prefix
+from engine.cuda import paged_attention, shared_prefix
 from engine.cuda.paged_attention import SharedSums
 from engine.cuda.shared_rows import SharedRows
 from engine.cuda.window import WindowArrays
@@ -166,14 +166,6 @@ class Sharing:
             )
         )
 
-    def at_once(self) -> mx.array:
-        return prefix_attention.attend_at_once(
-            *self.inputs,
-            counters=self.counters,
-            constants=self.constants,
-            shared=self.shared,
-        )
-
 
 @pytest.mark.parametrize(
     ("shape", "width", "counts", "num_blocks", "own"),
@@ -182,27 +174,19 @@ class Sharing:
         (PROJECTED[0], 9, [9], [64], [40, 700]),
         (PROJECTED[0], 3, [5, 4, 9], [33, 48, 17], [3, 40]),
         (Shape(6, 2, 64, 32, True, True), 5, [9, 8], [33, 64], [600]),
+        (PROJECTED[0], 1, [40, 5, 30], [20, 64, 33], [40]),
+        (PROJECTED[0], 1, [2], [200], [300]),
+        (Shape(6, 2, 64, 32, True, True), 1, [45], [192], []),
     ],
     ids=str,
 )
-def test_one_launch_reads_what_rows_share_and_what_they_do_not(
+def test_what_rows_share_is_added_to_what_they_do_not(
     shape, width, counts, num_blocks, own
 ) -> None:
-    rows = Sharing(shape, width, counts=counts, num_blocks=num_blocks, own=own)
-    apart, at_once = (as_float64(out) for out in (rows.apart(), rows.at_once()))
-    assert difference(at_once, apart) < 6e-3
-    assert not np.array(rows.counters).any()
-
-
-def test_whoever_is_last_of_one_launch_merges_the_same() -> None:
-    rows = Sharing(PROJECTED[0], 1, counts=[60], num_blocks=[192], own=[40, 300], step=0)
-    expected = np.array(rows.at_once().astype(mx.float32))
-    assert difference(expected, as_float64(rows.apart())) < 6e-3
-    for _ in range(20):
-        again = [rows.at_once() for _ in range(10)]
-        mx.eval(again)
-        for out in again:
-            assert np.array_equal(np.array(out.astype(mx.float32)), expected)
+    step = 9 if max(counts) < 10 else 1  # or there are not enough blocks
+    rows = Sharing(shape, width, counts=counts, num_blocks=num_blocks, own=own, step=step)
+    apart, by_sums = (as_float64(out) for out in (rows.apart(), rows.by_sums()))
+    assert difference(by_sums, apart) < 6e-3
     assert not np.array(rows.counters).any()
 
 

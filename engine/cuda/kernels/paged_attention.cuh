@@ -2,14 +2,13 @@
 //
 //   out[b, t, h] = softmax_p(scale q[b, h, t] . k[p]) v[p],   p <= start[b] + t
 //
-// Grid: (any, K/V heads, rows x query tiles, after ``before`` others); a row's splits are dealt out to the blocks of the first
+// Grid: (any, K/V heads, rows x query tiles); a row's splits are dealt out to the blocks of the first
 // dimension, one after another, as many to each. A query tile is 16 of the width x GROUP queries
 // that share a K/V head, token by token. A split is SPLIT consecutive positions, the first twice as many,
 // counted from position 0 whatever the batch holds: so a query's result, bitwise, depends on its own row
 // alone, not on the batch, nor on which other tokens are in its window (a split that is masked for a
 // query adds nothing to it). The last block of a tile to finish merges its splits, in order. Rows that
-// share a prefix find sums over it ready (shared_prefix.cuh), or other blocks of the launch make them
-// (prefix_attention.cuh); these do depend on the batch.
+// share a prefix find sums over it ready (shared_prefix.cuh); these do depend on the batch.
 //
 //   position 0            2 SPLIT       3 SPLIT         end = start + length
 //   |------- split 0 -------|--- split 1 ---|--- split 2 ...---|
@@ -57,13 +56,6 @@ __device__ __forceinline__ void load_cached(unsigned (&to)[COUNT], const bfloat1
 __device__ __forceinline__ void fence_counting() {
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
-// What others wrote before they counted is seen after it.
-__device__ __forceinline__ int acquired(const int* from) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-
 // Whether this block is the last of its tile to get here; what the others wrote is then visible.
 __device__ __forceinline__ bool is_last(int* counter, int expected) {
   __shared__ bool last;
@@ -78,35 +70,73 @@ __device__ __forceinline__ bool is_last(int* counter, int expected) {
   return last;
 }
 
-// What pieces of a shared prefix come to for a query, by a warp: asked for when it is made, AT_ONCE of it.
-template <typename Share>
-struct QueryPieces {
-  static constexpr int DIMS = Share::DIM / 32, AT_ONCE = 8;
+// What pieces of a shared prefix come to for the queries of a tile, in shared memory: on its way there before
+// anything else, where ROOM is enough.
+template <typename Share, int ROOM>
+struct HeldPieces {
+  static constexpr int CHUNKS = Share::DIM / 8, ROWS = 32 / CHUNKS;  // of 16 bytes; of parts a warp copies at once
 
   const Share& share;
-  int num_pieces, number;  // of the query, for a K/V head
-  float2 stat;             // of piece ``lane``
-  alignas(16) unsigned parts[AT_ONCE][(DIMS + 1) / 2];
+  const int num_pieces;
+  const unsigned char* room;  // query by query, piece by piece: first parts, then stats; null if not held
 
-  __device__ QueryPieces(const Share& share, int query, bool are_wanted) : share(share) {
-    num_pieces = are_wanted ? pieces_of(share.num_shared, share.all.shared.num_pieces) : 0;
-    number = (share.row * share.all.width * Share::QUERIES_OF_TOKEN) + share.tile * QUERIES + query;
-    stat = make_float2(NOTHING, 0.f);
-    if (threadIdx.x % 32 < num_pieces)
-      stat = __ldcg(
-          reinterpret_cast<const float2*>(share.all.shared.stats) + place(threadIdx.x % 32));
-    if (num_pieces) load_parts(0);
+  __device__ HeldPieces(const Share& share, unsigned char* to)
+      : share(share), num_pieces(pieces_of(share.num_shared, share.all.shared.num_pieces)), room(nullptr) {
+    const int count = share.num_queries * num_pieces;
+    if (ROOM == 0 || share.num_splits > 1 || count * (Share::DIM * 2 + 8) > ROOM) return;
+    room = to;
+    const int lane = threadIdx.x % 32;
+    for (int i = threadIdx.x / 32 * ROWS + lane / CHUNKS; i < count; i += blockDim.x / 32 * ROWS)
+      copy_async(
+          to + (i * CHUNKS + lane % CHUNKS) * 16, part(i / num_pieces, i % num_pieces) + lane % CHUNKS * 8);
+    for (int i = threadIdx.x; i < count; i += blockDim.x)
+      copy_async_8(to + count * CHUNKS * 16 + i * 8, stat(i / num_pieces, i % num_pieces));
+    commit_copies();
   }
-  __device__ long long place(int piece) const {
+  __device__ long long place(int query, int piece) const {
     const SharedSums& shared = share.all.shared;
+    const int number = share.row * share.all.width * Share::QUERIES_OF_TOKEN + share.tile * QUERIES + query;
     return (long long)(share.kv_head * shared.num_pieces + piece) * shared.num_queries + number;
   }
+  __device__ const bfloat16* part(int query, int piece) const {
+    return share.all.shared.partial + place(query, piece) * Share::DIM;
+  }
+  __device__ const float2* stat(int query, int piece) const {
+    return reinterpret_cast<const float2*>(share.all.shared.stats) + place(query, piece);
+  }
+  __device__ const unsigned char* held_part(int query, int piece) const {
+    return room + (query * num_pieces + piece) * CHUNKS * 16;
+  }
+  __device__ float2 held_stat(int query, int piece) const {
+    const int count = share.num_queries * num_pieces;
+    return *reinterpret_cast<const float2*>(
+        room + count * CHUNKS * 16 + (query * num_pieces + piece) * 8);
+  }
+};
+
+// Those of a query, by a warp: where they are not held AT_ONCE are asked for when it is made.
+template <typename Held>
+struct QueryPieces {
+  static constexpr int DIMS = Held::CHUNKS / 4, AT_ONCE = 8;
+
+  const Held& all;
+  const int query, num_pieces;
+  float2 stat;  // of piece ``lane``
+  alignas(16) unsigned parts[AT_ONCE][(DIMS + 1) / 2];
+
+  __device__ QueryPieces(const Held& all, int query, bool are_wanted)
+      : all(all), query(query), num_pieces(are_wanted ? all.num_pieces : 0) {
+    const int lane = threadIdx.x % 32;
+    stat = make_float2(NOTHING, 0.f);
+    if (lane < num_pieces) stat = all.room ? all.held_stat(query, lane) : __ldcg(all.stat(query, lane));
+    if (num_pieces && !all.room) load_parts(0);
+  }
   __device__ void load_parts(int first) {
-    const bfloat16* from = share.all.shared.partial + threadIdx.x % 32 * DIMS;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++)
       if constexpr (DIMS % 2 == 0)
-        load_cached(parts[i], from + place(min(first + i, num_pieces - 1)) * Share::DIM);
+        load_cached(
+            parts[i], all.part(query, min(first + i, num_pieces - 1)) + threadIdx.x % 32 * DIMS);
   }
   // To the ``sum`` and weighed ``value`` of the row's own scores under their ``maximum``.
   __device__ void add_to(float maximum, float& sum, float (&value)[DIMS]) {
@@ -117,44 +147,38 @@ struct QueryPieces {
     sum = sum * own + warp_sum(weight);
 #pragma unroll
     for (int j = 0; j < DIMS; j++) value[j] *= own;
+    if (all.room) {
+      for (int piece = 0; piece < num_pieces; piece++) {
+        alignas(16) unsigned part[(DIMS + 1) / 2];
+        load(part, reinterpret_cast<const unsigned*>(all.held_part(query, piece)) + threadIdx.x % 32 * (DIMS / 2));
+        add(__shfl_sync(0xffffffffu, weight, piece), part, value);
+      }
+      return;
+    }
     for (int first = 0;;) {
 #pragma unroll
       for (int i = 0; i < AT_ONCE; i++) {
         const float w = __shfl_sync(0xffffffffu, weight, min(first + i, 31));
-        if (first + i >= num_pieces) continue;
-#pragma unroll
-        for (int j = 0; j < DIMS / 2; j++) {
-          const float2 pair = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&parts[i][j]));
-          value[2 * j] = fmaf(w, pair.x, value[2 * j]);
-          value[2 * j + 1] = fmaf(w, pair.y, value[2 * j + 1]);
-        }
+        if (first + i < num_pieces) add(w, parts[i], value);
       }
       first += AT_ONCE;
       if (first >= num_pieces) break;
       load_parts(first);
     }
   }
+  __device__ static void add(float weight, const unsigned (&part)[(DIMS + 1) / 2], float (&value)[DIMS]) {
+#pragma unroll
+    for (int j = 0; j < DIMS / 2; j++) {
+      const float2 pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&part[j]));
+      value[2 * j] = fmaf(weight, pair.x, value[2 * j]);
+      value[2 * j + 1] = fmaf(weight, pair.y, value[2 * j + 1]);
+    }
+  }
 };
 
-// Joins what was left of one query of a tile that has one split, by a warp, and what is shared.
-template <typename Share>
-__device__ void merge_one(const Share& share, int query) {
-  constexpr int DIMS = Share::DIM / 32;
-  QueryPieces<Share> pieces(share, query, true);
-  const long long here = share.number() * share.all.most_splits * QUERIES + query;
-  const float2 stat = __ldcg(reinterpret_cast<const float2*>(share.all.stats) + here);
-  alignas(16) float value[DIMS];
-  load_cached<DIMS>(value, share.all.partial + here * Share::DIM + share.first_dim());
-  alignas(16) typename Share::Number gates[DIMS];
-  share.load_gates(query, gates);
-  float sum = stat.y;
-  pieces.add_to(stat.x, sum, value);
-  share.emit(query, value, sum, gates);
-}
-
 // Joins the splits of one query of the tile, by a warp, in order, 32 at a time; then what is shared.
-template <typename Share>
-__device__ void merge_query(const Share& share, int query) {
+template <typename Share, typename Held>
+__device__ void merge_query(const Share& share, const Held& held, int query) {
   using T = typename Share::Number;
   constexpr int DIMS = Share::DIM / 32;  // of a lane: DIMS * lane and on
   const int lane = threadIdx.x % 32;
@@ -189,20 +213,21 @@ __device__ void merge_query(const Share& share, int query) {
       for (int j = 0; j < DIMS; j++) value[j] = fmaf(w, part[j], value[j]);
     }
   }
-  QueryPieces<Share>(share, query, true).add_to(maximum, sum, value);
+  QueryPieces<Held>(held, query, true).add_to(maximum, sum, value);
   share.emit(query, value, sum, gates);
 }
 
 // Joins the parts of a split, a warp for each query: into the output if ``is_whole``, with what is shared, or
 // where the merge finds it.
-template <int WARPS, int PARTS, typename Share, typename Result>
-__device__ void leave(const Share& share, const Result& result, long long here, bool is_whole) {
+template <int WARPS, int PARTS, typename Share, typename Held, typename Result>
+__device__ void leave(
+    const Share& share, const Held& held, const Result& result, long long here, bool is_whole) {
   using T = typename Share::Number;
   constexpr int DIMS = Share::DIM / 32;
   for (int query = threadIdx.x / 32; query < share.num_queries; query += WARPS) {
     alignas(16) T gates[DIMS];
     if (is_whole) share.load_gates(query, gates);
-    QueryPieces<Share> pieces(share, query, is_whole);
+    QueryPieces<Held> pieces(held, query, is_whole);
     float maximum = NOTHING, sum = 0.f;
     alignas(16) float value[DIMS] = {};
 #pragma unroll
@@ -227,52 +252,30 @@ __device__ void leave(const Share& share, const Result& result, long long here, 
   }
 }
 
-// Whether what the one split of a tile lacks is ready: asked by the last warp, which is done first, and
-// known to all of the block after the next barrier.
-template <typename Share>
-__device__ __forceinline__ void ask_for_pieces(const Share& share, int* counter, bool& are_ready) {
-  if (threadIdx.x == blockDim.x - 1) {
-    are_ready = acquired(counter) == share.num_counted() - 1;
-    if (are_ready) *counter = 0;
-  }
-}
-
-// Attends to a block's splits and leaves them; returns whether the block is to merge the tile. ``shared``: as
-// much as Tiles take, ``stats`` of each of their parts.
-template <typename Tiles, int WARPS, typename Share>
-__device__ bool attend_to_splits(
-    Share& share, const typename Tiles::Ahead& ahead, unsigned char* shared,
-    float (*stats)[QUERIES][2]) {
-  __shared__ bool are_ready;
+template <
+    typename Tiles, typename T, int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int WARPS,
+    int ROOM, typename Source>
+__device__ void paged_attention(
+    const PagedWindow<T, Source>& all, unsigned char* shared, float (*stats)[QUERIES][2],
+    unsigned char* room) {
+  Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source> share(all);
+  const typename Tiles::Ahead ahead(share);
   share.ask();
-  if (share.is_empty()) return false;
+  if (share.is_empty()) return;
+  const HeldPieces<decltype(share), ROOM> held(share, room);
   const long long number = share.number();
-  int* counter = share.all.counters + number;
-  const bool may_wait = share.all.shared.first_rows && share.num_shared;
-  bool is_whole = share.num_splits == 1;
+  const bool is_whole = share.num_splits == 1;
   for (int split = share.begin_split; split < share.end_split; split++) {
     share.take(split);
     const auto result = Tiles::run(share, ahead, shared, stats);
-    if (is_whole && may_wait) ask_for_pieces(share, counter, are_ready);
     __syncthreads();
-    if (is_whole && may_wait) is_whole = are_ready;
-    const long long here = number * share.all.most_splits + split - share.first_split;
-    leave<WARPS, Tiles::PARTS>(share, result, here, is_whole);
+    const long long here = number * all.most_splits + split - share.first_split;
+    leave<WARPS, Tiles::PARTS>(share, held, result, here, is_whole);
     __syncthreads();
   }
-  if (is_whole) return false;
-  const int num_counted = share.num_counted();
-  return num_counted == 1 || is_last(counter, num_counted);
-}
-
-template <
-    typename Tiles, typename T, int HEAD_DIM, int GROUP, int BLOCK_SIZE, int SPLIT, int WARPS,
-    typename Source>
-__device__ void paged_attention(
-    const PagedWindow<T, Source>& all, unsigned char* shared, float (*stats)[QUERIES][2]) {
-  Share<T, HEAD_DIM, GROUP, BLOCK_SIZE, SPLIT, Source> share(all);
-  const typename Tiles::Ahead ahead(share);
-  if (!attend_to_splits<Tiles, WARPS>(share, ahead, shared, stats)) return;
+  if (is_whole) return;
+  const int expected = share.num_blocks();
+  if (expected > 1 && !is_last(all.counters + number, expected)) return;
   for (int query = threadIdx.x / 32; query < share.num_queries; query += WARPS)
-    merge_query(share, query);
+    merge_query(share, held, query);
 }

@@ -7,15 +7,15 @@ constexpr int KEYS = 16;           // of a tile: one block of 16 positions, or a
 // Sums over leading positions that rows have in common, see shared_prefix.cuh; none where there is nothing.
 struct SharedSums {
   const int* positions;     // how many each row has
+  const int* first_blocks;  // (rows, FIRST_BLOCKS): where its own positions begin, the block of each key tile
   const bfloat16* partial;  // (K/V heads, num_pieces, num_queries, dim), normalised
   const float* stats;       // likewise without dim, as below
   int num_pieces;           // at most 32
   int num_queries;          // rows x width x GROUP
-  const int* first_rows;    // of each row's group, where blocks of this launch make the sums
 };
 
-constexpr int SHARED_KEYS = 64;      // positions that are shared are a multiple of
-constexpr int SHARED_QUERIES = 128;  // of a tile of a group's queries, row by row
+constexpr int SHARED_KEYS = 64;  // positions that are shared are a multiple of
+constexpr int FIRST_BLOCKS = 16;
 
 // How many key tiles each piece of so many shared positions has, and how many pieces that makes.
 __device__ __forceinline__ int tiles_of_piece(int positions, int most_pieces) {
@@ -42,7 +42,6 @@ struct PagedWindow {
   float* stats;    // likewise without dim: (maximum of the scaled scores in base 2, sum)
   int width, num_kv_heads, num_blocks, table_length;
   int most_splits;  // of a row
-  int before;       // blocks of the grid's last dimension before the first of a row
   int window_size;  // a query at p sees positions after p - window_size
   int first;        // positions before this one are seen by queries there only
   float scale;
@@ -99,13 +98,10 @@ struct Share {
   int each, begin_split, end_split;  // splits a block has, and which are this one's
   int num_queries;  // of the tile's 16
 
-  // This block's, or that of block (0, blockIdx.y, ``z`` after ``all.before``).
-  __device__ explicit Share(const PagedWindow<T, Source>& all)
-      : Share(all, blockIdx.x, blockIdx.z - all.before) {}
-  __device__ Share(const PagedWindow<T, Source>& all, int x, int z) : all(all) {
+  __device__ explicit Share(const PagedWindow<T, Source>& all) : all(all) {
     const int tiles = (all.width * GROUP + QUERIES - 1) / QUERIES;
-    row = z / tiles;
-    tile = z % tiles;
+    row = blockIdx.z / tiles;
+    tile = blockIdx.z % tiles;
     kv_head = blockIdx.y;
     start = all.starts[row];
     length = all.lengths[row];
@@ -114,7 +110,7 @@ struct Share {
     first_split = split_of(start - all.window_size + 1 - num_shared);
     num_splits = split_of(end - 1 - num_shared) + 1 - first_split;
     each = (num_splits + gridDim.x - 1) / gridDim.x;
-    begin_split = first_split + x * each;
+    begin_split = first_split + blockIdx.x * each;
     end_split = min(begin_split + each, first_split + num_splits);
     take(begin_split);
     num_queries = min(QUERIES, all.width * GROUP - tile * QUERIES);
@@ -132,14 +128,6 @@ struct Share {
   __device__ long long number() const {
     const int tiles = (all.width * GROUP + QUERIES - 1) / QUERIES;
     return ((long long)row * tiles + tile) * all.num_kv_heads + kv_head;
-  }
-  // How many times it is counted that something is ready for the tile: by each block of its splits, and by
-  // each of a piece for each tile of a group's queries that it has a part in, if not ready from the start.
-  __device__ int num_counted() const {
-    if (!all.shared.first_rows || num_shared == 0) return num_blocks();
-    const int query = (row - all.shared.first_rows[row]) * all.width * GROUP + tile * QUERIES;
-    const int tiles = (query + num_queries - 1) / SHARED_QUERIES - query / SHARED_QUERIES + 1;
-    return num_blocks() + tiles * pieces_of(num_shared, all.shared.num_pieces);
   }
   __device__ int token(int query) const { return (tile * QUERIES + query) / GROUP; }
   __device__ int head(int query) const { return kv_head * GROUP + (tile * QUERIES + query) % GROUP; }

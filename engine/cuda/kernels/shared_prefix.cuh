@@ -51,9 +51,7 @@ struct SharedPrefix {
   float scale;
 };
 
-// TOGETHER: registers are enough for a tile's weights beside the next one's scores.
-template <
-    int DIM, int GROUP, int BLOCK_SIZE, int WARPGROUPS, int SLOTS, bool TOGETHER, typename Queries>
+template <int DIM, int GROUP, int BLOCK_SIZE, int WARPGROUPS, int SLOTS, typename Queries>
 struct SharedPiece {
   using T = bfloat16;
   using Attention = WarpgroupAttention<DIM>;
@@ -159,6 +157,7 @@ struct SharedPiece {
       return;
     }
     Attention attention;
+    const typename Attention::Queries held(queries);
     const float scale = all.scale * 1.4426950408889634f;
     float scores[KEYS / 2];
     unsigned weights[KEYS / 16][4];
@@ -172,26 +171,27 @@ struct SharedPiece {
       attention.weigh(scores, weights, scale, SLACK / scale);
     };
     begin_products();
-    Attention::multiply_keys(scores, queries, use());
+    held.multiply_keys(scores, use());
     finish_products(scores);
+    // Between two meetings one warpgroup multiplies before it weighs, the other after it: tensor cores have
+    // something to do while scores become weights.
+    const bool is_first = warp / 4 % 2 == 0;
+    if (is_first) weigh(begin);
 #pragma unroll 1
     for (int key_tile = begin; key_tile < stop - 1; key_tile++) {
-      weigh(key_tile);
       meet_at(key_tile);
+      if (!is_first) weigh(key_tile);
       const T* values = use();
       const T* keys = use();
       begin_products();
       attention.multiply_values(weights, values);
-      if (!TOGETHER) {
-        finish_products(attention.sums);
-        begin_products();
-      }
-      Attention::multiply_keys(scores, queries, keys);
+      held.multiply_keys(scores, keys);
       finish_products(scores);
       attention.have_sums();
+      if (is_first) weigh(key_tile + 1);
     }
-    weigh(stop - 1);
     meet_at(stop - 1);
+    if (!is_first) weigh(stop - 1);
     begin_products();
     attention.multiply_values(weights, use());
     finish_products(attention.sums);
@@ -218,7 +218,8 @@ struct SharedPiece {
   template <int LATER>
   __device__ void prepare(T* queries, int warp_query) const {
     if constexpr (!Queries::ARE_READY) {
-      constexpr int COUNT = DIM / 32, AT_ONCE = 4;
+      constexpr int COUNT = DIM / 32, AT_ONCE = DIM <= 128 ? 8 : 4;
+      constexpr bool IN_LANE = Queries::Heads::IN_LANE;
       const auto& source = all.queries.source;
       const int query = min(warp_query + lane % 16, num_queries - 1), token = query / GROUP;
       const int position =
@@ -227,9 +228,17 @@ struct SharedPiece {
       typename Queries::Heads::Angles angles;
       wait_for_copies<LATER>();
       __syncwarp();
+      // Number lane + 32 j of query i + q: what swizzles it is known as soon as q and j are, but for two bits.
+      T* mine[4];
+#pragma unroll
+      for (int q = 0; q < 4; q++) mine[q] = queries + warp % 4 * 16 * 64 + (lane / 8 ^ q) * 8 + lane % 8;
 #pragma unroll 1
       for (int i = 0; i < 16; i += AT_ONCE) {
         auto number = [&](int q, int d) -> T& {
+          if constexpr (IN_LANE && AT_ONCE == 8) {
+            const int j = (d - lane) / 32;
+            return mine[q % 4][j / 2 * Attention::TILE + (i + q) * 64 + (j % 2 ^ q / 4) * 32];
+          }
           return queries[Attention::place(warp % 4 * 16 + i + q, d / 8) + d % 8];
         };
         float x[AT_ONCE][COUNT];

@@ -21,12 +21,17 @@ struct TensorCoreTiles {
 
     template <typename Share>
     __device__ explicit Ahead(const Share& share) {
+      static_assert(HELD * WARPS <= FIRST_BLOCKS);
       const int* table = share.table();
+      const int* first_blocks = share.all.shared.first_blocks;  // need not wait for where a row's own begin
       const int low = blockIdx.x ? (blockIdx.x + 1) * SPLIT : 0;
 #pragma unroll
       for (int i = 0; i < HELD; i++) {
-        const int position = low + (i * WARPS + threadIdx.x / 32) * KEYS;
-        blocks[i] = load_at_once(table + min(position / BLOCK_SIZE, share.all.table_length - 1));
+        const int key_tile = i * WARPS + threadIdx.x / 32, position = low + key_tile * KEYS;
+        blocks[i] = load_at_once(
+            first_blocks && blockIdx.x == 0
+                ? first_blocks + share.row * FIRST_BLOCKS + key_tile
+                : table + min(position / BLOCK_SIZE, share.all.table_length - 1));
       }
     }
   };
@@ -42,7 +47,8 @@ struct TensorCoreTiles {
     T* tiles = queries + QUERIES * ROW;
     const int begin = share.first_key_tile(), num_key_tiles = share.num_key_tiles();
     const int first_tile = begin / WARPS * WARPS + warp;  // a tile's number modulo WARPS is the warp
-    const bool is_ahead = share.split == blockIdx.x && share.num_shared == 0 && begin < WARPS;
+    const bool is_ahead =
+        share.split == blockIdx.x && (share.num_shared == 0 || blockIdx.x == 0) && begin < WARPS;
     auto place = [&](int key_tile) { return tiles + key_tile % (HELD * WARPS) * TILE; };
     auto block_of = [&](int key_tile) {
       const int last = share.num_key_tiles() - 1;

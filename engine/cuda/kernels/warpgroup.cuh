@@ -66,6 +66,24 @@ __device__ __forceinline__ void warpgroup_multiply_first(
       : NEW_16(c, 0), NEW_16(c, 16)
       : "l"(a), "l"(b));
 }
+// Likewise, a in registers.
+__device__ __forceinline__ void warpgroup_multiply(
+    float (&c)[32], const unsigned (&a)[4], unsigned long long b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" REGISTERS_32
+      "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+      : SUMS_32(c)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void warpgroup_multiply_first(
+    float (&c)[32], const unsigned (&a)[4], unsigned long long b) {
+  asm volatile(
+      "{.reg .pred adds; setp.ne.b32 adds, 0, 0; "
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" REGISTERS_32
+      "}, {%32, %33, %34, %35}, %36, adds, 1, 1, 0;}"
+      : NEW_16(c, 0), NEW_16(c, 16)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
 template <int N>
 struct Columns {};
 

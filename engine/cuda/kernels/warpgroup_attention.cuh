@@ -21,6 +21,33 @@ struct WarpgroupAttention {
   // Where 16-byte piece ``c`` of a row stands in DIM / 64 swizzled tiles.
   __device__ static int place(int r, int c) { return c / 8 * TILE + swizzled(r, c % 8); }
 
+  // Queries, (64, DIM) in shared memory, for products that follow each other: in registers where there are enough, for
+  // shared memory gives no more than what these products read, and something else is written there meanwhile.
+  struct Queries {
+    static constexpr bool ARE_HELD = DIM <= 128;
+    unsigned numbers[ARE_HELD ? DIM / 16 : 1][4];
+    const T* queries;
+
+    __device__ explicit Queries(const T* queries) : queries(queries) {
+      if constexpr (ARE_HELD) {
+        const int r = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 16, c = threadIdx.x % 32 / 16;
+#pragma unroll
+        for (int k = 0; k < DIM / 16; k++) load_matrices(numbers[k], queries + place(r, 2 * k + c));
+      }
+    }
+    __device__ void multiply_keys(float (&scores)[KEYS / 2], const T* keys) const {
+      if constexpr (ARE_HELD) {
+        const unsigned long long b = tile_descriptor(keys, 16);
+        warpgroup_multiply_first(scores, numbers[0], b);
+#pragma unroll
+        for (int k = 1; k < DIM / 16; k++)
+          warpgroup_multiply(scores, numbers[k], b + (k / 4 * TILE + k % 4 * 16) / 8);
+      } else {
+        WarpgroupAttention::multiply_keys(scores, queries, keys);
+      }
+    }
+  };
+
   // All operands in shared memory, (64, DIM) each, published. ``hide`` sets scores that do not count
   // to -INFINITY: number n * 4 + 2 * half + e is of query lane / 4 + 8 * half and key 8 n + 2 (lane % 4) + e.
   template <typename Hide>
