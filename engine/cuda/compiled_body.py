@@ -17,10 +17,11 @@ from ..forward import RunBody
 from ..layers import Layer
 from ..view import BatchView
 from . import fusing, product
-from .attention_layer import CudaAttentionLayer, CudaPagedCache
+from .attention_layer import CudaAttentionLayer
 from .chains import ChainRun
 from .delta_layer import CudaDeltaLayer, CudaDeltaWindow, delta_table
 from .device import on_device
+from .paged_cache import CudaPagedCache
 from .shared_rows import SharedPlan, SharedRows, packed_size
 from .upload import Upload
 from .window import WindowArrays, splits_for, table_width

@@ -13,9 +13,10 @@ from ..batch import Int32s
 from ..drafting.offer import Unjudged
 from ..likeliest import likeliest_on_device
 from .accepting import accept, join
-from .attention_layer import CudaAttentionLayer, CudaPagedCache
+from .attention_layer import CudaAttentionLayer
 from .compiled_body import MOST_ROWS
 from .device import on_device
+from .paged_cache import CudaPagedCache
 from .upload import Upload
 from .window import WindowArrays, padded, splits_for
 

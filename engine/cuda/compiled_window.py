@@ -8,8 +8,9 @@ import mlx.core as mx
 
 from ..attention.layer import RunWindow
 from ..view import BatchView
-from .attention_layer import CudaAttentionLayer, CudaPagedCache
+from .attention_layer import CudaAttentionLayer
 from .compiled_body import is_short
+from .paged_cache import CudaPagedCache
 from .upload import Upload
 from .window import WindowArrays, padded, splits_for, table_width
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..attention.layer import RunStep
 from ..batch import Batch
-from .attention_layer import CudaAttentionLayer, CudaPagedCache
+from .attention_layer import CudaAttentionLayer
+from .paged_cache import CudaPagedCache
 from .window import WindowArrays, pack, padded, splits_for
 
 

@@ -14,11 +14,11 @@ from mlx import nn
 from mlx_lm.models import llama, qwen3, qwen3_5, qwen3_moe, qwen3_next
 
 from . import chains, fusing, product
-from .attention_layer import CudaPagedCache
 from .delta_layer import CudaDeltaWindow
 from .fused_attention import FusedAttention
 from .fused_delta import FusedDelta
 from .fused_feed_forward import FusedFeedForward
+from .paged_cache import CudaPagedCache
 
 logger = logging.getLogger("octavo")
 BLOCKS_AT_ONCE = 4  # over many rows: the device begins with them while the next ones are made
