@@ -80,6 +80,7 @@ def _read_all(
     except RequestError:
         for request_id in request_ids:
             engine.cancel(request_id)
+        run_until_done(engine, request_ids)  # of their end nobody else is to be told
         raise
     for delta in run_until_done(engine, request_ids):
         if delta.finish_reason != "length":

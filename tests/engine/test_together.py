@@ -111,6 +111,14 @@ def test_who_waits_for_what_is_paused_is_told_so(engine: Engine) -> None:
     assert [delta.finish_reason for delta in drain(engine)] == ["cancelled"] * 2
 
 
+def test_of_what_could_not_be_read_nobody_is_told(engine: Engine) -> None:
+    other = engine.submit([1, 2], PARAMS[0])
+    with pytest.raises(RequestError, match="5000 prompt tokens"):
+        engine.embed([[3, 4, 5], [6] * 5000])
+
+    assert {delta.request_id for delta in drain(engine)} == {other}
+
+
 def test_a_text_in_place_of_several_is_refused(engine: Engine) -> None:
     with pytest.raises(RequestError, match="prompts must be several, not one text"):
         list(engine.generate("The sea", replace(PARAMS[0])))
