@@ -27,6 +27,9 @@ class Drafts:
     def depths(self, sequences: Seq[Sequence], num_waiting: int) -> list[int]:
         return [3] * len(sequences)
 
+    def rests(self, sequences: Seq[Sequence], num_waiting: int) -> bool:
+        return False
+
 
 def round_times_us(
     num_rows: int, *, drafts: bool, shared_tokens: int = 0, num_rounds: int = NUM_ROUNDS
