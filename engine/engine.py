@@ -5,7 +5,7 @@ A step is plan -> execute -> commit. An engine is used from the thread that load
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -115,7 +115,7 @@ class Engine:
         """
         if request_id is None:
             request_id = self.runs.new_id()
-        if request_id in self.runs.by_request:
+        if request_id in self.runs:
             raise RequestError(f"request_id {request_id!r} is already running")
         ready = self._submitter.prepare(
             prompt,
@@ -206,12 +206,12 @@ class Engine:
         self._advance()
         return self.undelivered.take()
 
-    def step_for(self, request_ids: Container[str]) -> list[Delta]:
-        """Return what these requests have gained meanwhile, or else what a round brings them."""
-        found = self.undelivered.take_for(request_ids)
-        if not found:
+    def step_for(self, inbox: list[Delta]) -> list[Delta]:
+        """Return what has come into ``inbox`` of ``undelivered``, or else what a round brings."""
+        if not inbox:
             self._advance()
-            found = self.undelivered.take_for(request_ids)
+        found = inbox[:]
+        inbox.clear()
         return found
 
     def _advance(self) -> None:

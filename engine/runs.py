@@ -13,6 +13,10 @@ class Runs:
         self.by_request: dict[str, tuple[int, ...]] = {}
         self._next_number = 0
 
+    def __contains__(self, request_id: str) -> bool:
+        """Whether a request has a sample that has not ended."""
+        return request_id in self.by_request
+
     def new_id(self) -> str:
         """Return an id that no running request has."""
         while True:

@@ -1,6 +1,6 @@
 """Requests that are waited for together: step until they have ended, whatever else runs."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .answer import Answer, Delta
@@ -30,31 +30,29 @@ def generate(
     waiting: list[Answer] = []
     by_sample: dict[tuple[str, int], Answer] = {}
     own: set[str] = set()
-    awaited = engine.undelivered.awaited
+    inbox, inboxes = list[Delta](), engine.undelivered.inboxes
     try:
         for prompt, one in zip(prompts, each, strict=True):
             request_id = engine.submit(prompt, one)
             own.add(request_id)
-            awaited.add(request_id)
+            inboxes[request_id] = inbox
             for index in range(len(engine.runs.sequences(request_id))):
                 answer = Answer(request_id, index, engine.seed_of(request_id))
                 by_sample[request_id, index] = answer
                 waiting.append(answer)
         while waiting:
-            deltas = _gained(engine, own)
-            for delta in deltas:
+            for delta in _gained(engine, inbox):
                 by_sample[delta.request_id, delta.index].add(delta)
-            ended = {one.request_id for one in deltas if one.finish_reason is not None}
-            ended -= engine.runs.by_request.keys()
-            own -= ended
-            awaited -= ended  # from here on others may have these names
+                if delta.finish_reason is not None and delta.request_id not in engine.runs:
+                    own.discard(delta.request_id)
+                    inboxes.pop(delta.request_id, None)  # from here on others may have this name
             while waiting and waiting[0].finish_reason is not None:
                 yield waiting.pop(0)
     finally:
-        engine.undelivered.take_for(own)  # nobody is going to read it
-        awaited -= own
         for answer in waiting:
             if answer.request_id in own:
+                own.remove(answer.request_id)
+                del inboxes[answer.request_id]
                 engine.cancel(answer.request_id)
 
 
@@ -63,23 +61,25 @@ def run_until_done(engine: "Engine", request_ids: Sequence[str]) -> list[Delta]:
 
     If it is interrupted, what is not done is cancelled.
     """
-    left = set(request_ids)
     last: dict[str, Delta] = {}
+    inbox, inboxes = list[Delta](), engine.undelivered.inboxes
+    inboxes |= dict.fromkeys(request_ids, inbox)
     try:
-        while left:
-            for delta in _gained(engine, left):
+        while len(last) < len(request_ids):
+            for delta in _gained(engine, inbox):
                 if delta.finish_reason is not None:
                     last[delta.request_id] = delta
-            left -= last.keys()
     finally:
-        for request_id in left:
-            engine.cancel(request_id)
+        for request_id in request_ids:
+            del inboxes[request_id]
+            if request_id not in last:
+                engine.cancel(request_id)
     return [last[request_id] for request_id in request_ids]
 
 
-def _gained(engine: "Engine", request_ids: Container[str]) -> list[Delta]:
-    """One step for these requests. Raises EngineError where no step will ever bring anything."""
-    deltas = engine.step_for(request_ids)
+def _gained(engine: "Engine", inbox: list[Delta]) -> list[Delta]:
+    """One step for an inbox. Raises EngineError where no step will ever bring anything."""
+    deltas = engine.step_for(inbox)
     if not deltas and not engine.has_work:
         raise EngineError("what is waited for is paused, and nothing else runs")
     return deltas

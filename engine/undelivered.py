@@ -1,37 +1,30 @@
 """Deltas that nobody has taken yet."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 from .answer import Delta
 
 
 class Undelivered:
-    """What requests have gained, in order; what is ``awaited`` is for nobody else."""
+    """What requests have gained, in order: in the inbox of who awaits them, or for who steps."""
 
     def __init__(self) -> None:
-        self.awaited: set[str] = set()  # requests that somebody waits for by name
+        self.inboxes: dict[str, list[Delta]] = {}  # by request; several may have one
         self._deltas: list[Delta] = []
 
     def __bool__(self) -> bool:
-        """Whether there is something for whoever takes what nobody awaits."""
-        return any(delta.request_id not in self.awaited for delta in self._deltas)
+        """Whether there is something for who steps."""
+        return bool(self._deltas)
 
     def add(self, deltas: Iterable[Delta]) -> None:
         """Keep ``deltas`` until they are taken."""
-        self._deltas += deltas
+        if not self.inboxes:
+            self._deltas += deltas
+            return
+        for delta in deltas:
+            self.inboxes.get(delta.request_id, self._deltas).append(delta)
 
     def take(self) -> list[Delta]:
         """Hand out what nobody awaits."""
-        if self.awaited:
-            return self._take({delta.request_id for delta in self._deltas} - self.awaited)
         found, self._deltas = self._deltas, []
-        return found
-
-    def take_for(self, request_ids: Container[str]) -> list[Delta]:
-        """Hand out what these requests have gained."""
-        return self._take(request_ids) if self._deltas else []
-
-    def _take(self, request_ids: Container[str]) -> list[Delta]:
-        found = [delta for delta in self._deltas if delta.request_id in request_ids]
-        self._deltas = [delta for delta in self._deltas if delta.request_id not in request_ids]
         return found

@@ -30,7 +30,7 @@ def engine(parts: Parts) -> Iterator[Engine]:
     yield engine
     assert not engine.has_work
     assert not engine.runs.by_sequence
-    assert not engine.undelivered.awaited
+    assert not engine.undelivered.inboxes
 
 
 def drain(engine: Engine) -> list[Delta]:
