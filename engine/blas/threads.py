@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from engine.cgroup import cpu_quota
-
+from ..cgroup import cpu_quota
 from .library import Library, Matrix
 
 _ROWS = (1, 8, 32)
