@@ -137,7 +137,7 @@ def fail_round(ledger: Ledger, round_: Round, culprits: Collection[int] | None) 
     for row in rows:
         ledger.slots.release(capture.slot for capture in row.captures)
     uncopied = {copy.target for copy in round_.slot_copies}
-    for sequence in (*ledger.line, *ledger.paused.values()):
+    for sequence in (*ledger.line.started, *ledger.paused.values()):
         if sequence.slot in uncopied:
             ledger.drop_storage(sequence)  # a sample that was to share the copy
     return [

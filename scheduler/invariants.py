@@ -151,6 +151,9 @@ def _check_sequence(ledger: Ledger, sequence: Sequence) -> None:
         )
     if ledger.blocks_for(sequence.computed) > len(sequence.blocks):
         raise InvariantViolated(f"{name} has computed more than its blocks hold")
+    holds = len(sequence.blocks) or sequence.slot is not None
+    if sequence.status == "waiting" and holds and not sequence.started:
+        raise InvariantViolated(f"{name} has never started, but holds blocks or a slot")
     if sequence.status != "running" and sequence.in_flight:
         raise InvariantViolated(f"{name} is {sequence.status} in flight")
     if ledger.config.uses_slots:

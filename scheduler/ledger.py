@@ -50,6 +50,7 @@ class Ledger:
         self.running: list[Sequence] = []  # who yields last comes first
         self.paused: dict[int, Sequence] = {}
         self.num_live = 0
+        self.over: list[int] = []  # those that ended since the last plan
         self.ended: list[Commit] = []
         self.suspects: dict[int, Sequence] = {}  # failed so often that they run alone
         self.deadlines: list[tuple[float, int]] = []  # a heap of deadline and sequence id
@@ -172,6 +173,7 @@ class Ledger:
         self.drop_storage(sequence)
         sequence.status = "ended"
         sequence.finish = reason
+        self.over.append(sequence.seq_id)
         self.num_live -= 1
         self.suspects.pop(sequence.seq_id, None)
         self.line.leave(sequence.request.tenant)

@@ -28,9 +28,10 @@ def make_room(
 
 def give_way(ledger: Ledger, sequence: Sequence, num_blocks: int, num_slots: int) -> bool:
     """Let those that run nothing yield to a waiting sequence; return whether anybody did."""
-    lacks = num_blocks > ledger.num_available_blocks or num_slots > ledger.num_available_slots
+    if num_blocks <= ledger.num_available_blocks and num_slots <= ledger.num_available_slots:
+        return False
     idle = [one for one in _idle(ledger) if one is not sequence]
-    return lacks and _make_room(ledger, sequence, num_blocks, num_slots, idle)
+    return _make_room(ledger, sequence, num_blocks, num_slots, idle)
 
 
 def _make_room(
@@ -87,7 +88,7 @@ def preempt(ledger: Ledger, sequence: Sequence) -> None:
 
 
 def _idle(ledger: Ledger) -> list[Sequence]:
-    idle = [*ledger.paused.values(), *ledger.line]
+    idle = [*ledger.paused.values(), *ledger.line.started]
     return [one for one in idle if len(one.blocks) or one.slot is not None]
 
 

@@ -177,9 +177,11 @@ def fork_samples(ledger: Ledger, leader: Sequence) -> None:
             continue
         share_prefix(ledger, leader, sample)
         sample.num_cached = leader.num_cached
-        if sample.status == "waiting":
+        waits = sample.status == "waiting"
+        if waits:
             ledger.line.remove(sample)
-            sample.started = True
+        sample.started = True
+        if waits:
             ledger.line.add(sample, ledger.counters.rounds)
 
 

@@ -270,9 +270,10 @@ class Scheduler:
 
     def _forget_ended(self) -> None:
         ledger, sequences = self.ledger, self.ledger.sequences
-        if len(sequences) > ledger.num_live:
-            for seq_id in [one.seq_id for one in sequences.values() if one.finish is not None]:
+        if ledger.over:
+            for seq_id in ledger.over:
                 del sequences[seq_id]
+            ledger.over.clear()
             if len(ledger.deadlines) > 2 * ledger.num_live + FEW_DEADLINES:
                 ledger.deadlines = [one for one in ledger.deadlines if one[1] in sequences]
                 heapq.heapify(ledger.deadlines)

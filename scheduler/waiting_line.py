@@ -7,7 +7,7 @@
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .sequence import Sequence
 
@@ -18,6 +18,7 @@ class WaitingLine:
     def __init__(self, max_wait_rounds: int) -> None:
         self._max_wait_rounds = max_wait_rounds
         self._by_wait: dict[int, Sequence] = {}
+        self._started: dict[int, Sequence] = {}
         self._returned: dict[int, dict[int, Sequence]] = {}  # by class
         self._fresh: dict[int, dict[str, dict[int, Sequence]]] = {}  # by class and tenant
         self._served: dict[str, int] = {}
@@ -29,6 +30,11 @@ class WaitingLine:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._by_wait.values())
 
+    @property
+    def started(self) -> Iterable[Sequence]:
+        """Those that had started, the longest wait first: nobody else holds anything."""
+        return self._started.values()
+
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence.seq_id in self._by_wait
 
@@ -38,6 +44,7 @@ class WaitingLine:
         self._by_wait[sequence.seq_id] = sequence
         request = sequence.request
         if sequence.started:
+            self._started[sequence.seq_id] = sequence
             self._returned.setdefault(request.priority, {})[sequence.seq_id] = sequence
         else:
             tenants = self._fresh.setdefault(request.priority, {})
@@ -46,6 +53,7 @@ class WaitingLine:
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out of the line."""
         del self._by_wait[sequence.seq_id]
+        self._started.pop(sequence.seq_id, None)
         priority, tenant = sequence.request.priority, sequence.request.tenant
         returned = self._returned.get(priority, {})
         if returned.pop(sequence.seq_id, None) is not None:
