@@ -17,6 +17,8 @@ from .prefix_sharing import Match, fork_samples, leads, look_up, must_wait, stil
 from .round import BlockCopy, PrefixGroup, Round, Row, SlotCopy
 from .sequence import Sequence
 
+MOST_IN_VAIN = 64  # sequences that are looked up in a round and then have to wait for another
+
 
 def plan_round(ledger: Ledger, policy: DepthPolicy) -> Round | None:
     """Plan the next round; None if nothing can run."""
@@ -107,14 +109,15 @@ class RoundBuilder:
         """Start waiting sequences, in order, until one does not fit."""
         ledger = self.ledger
         started: list[Sequence] = []
-        room = self.config.max_rows - len(ledger.running)
+        num_in_vain = 0
         for sequence in ledger.line.candidates(ledger.counters.rounds):
-            if len(started) >= room or not self._has_budget(sequence, started):
+            if num_in_vain == MOST_IN_VAIN or not self._has_room(sequence, started):
                 break
             if still_waits(sequence):
                 continue
             match = look_up(ledger, sequence)
             if must_wait(ledger, sequence, match):
+                num_in_vain += 1
                 continue
             if not self.rows and not started:
                 match = self._match_at_any_cost(sequence)
@@ -147,8 +150,10 @@ class RoundBuilder:
         else:
             self._add_chunk(sequence)
 
-    def _has_budget(self, sequence: Sequence, started: list[Sequence]) -> bool:
-        """Whether a prompt would get a chunk after those that have been started."""
+    def _has_room(self, sequence: Sequence, started: list[Sequence]) -> bool:
+        """Whether there is a row, and a chunk for a prompt, after those that have been started."""
+        if len(self.ledger.running) + len(started) >= self.config.max_rows:
+            return False
         size = self.config.block_size
         spoken_for = sum(one.num_pending for one in started if one.num_pending > 1)
         return sequence.num_pending == 1 or self.prompt_budget - spoken_for >= size

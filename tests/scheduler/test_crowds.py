@@ -6,6 +6,7 @@ import pytest
 from world import World
 
 from scheduler.block_table import BlockTable
+from scheduler.prefix_index import PrefixIndex
 from scheduler.round import Verdict
 from scheduler.scheduler import Request, Scheduler, SchedulerConfig
 
@@ -54,6 +55,34 @@ def test_a_round_costs_the_same_however_many_wait(monkeypatch: pytest.MonkeyPatc
 
     assert many["tables"] < 1.2 * few["tables"]
     assert many["sequences"] == few["sequences"] == 0
+
+
+def test_of_many_that_share_a_prefix_which_one_computes_few_are_looked_up_in_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = SchedulerConfig(
+        num_blocks=400, block_size=4, max_rows=8, num_slots=40, uses_slots=True
+    )
+    scheduler, prefix = Scheduler(config), tuple(range(80))
+    for number in range(1000):
+        scheduler.submit(Request(str(number), (*prefix, 90, number), 2))
+    [stranger] = scheduler.submit(Request("stranger", (1, 1, 1), 4, priority=-1))
+    looked_up, extend_keys = [0], PrefixIndex.extend_keys
+
+    def counted(index: PrefixIndex, *arguments) -> None:
+        looked_up[0] += 1
+        extend_keys(index, *arguments)
+
+    monkeypatch.setattr(PrefixIndex, "extend_keys", counted)
+    most, started, number = 0, {}, 0
+    while (round_ := scheduler.plan()) is not None:
+        most, looked_up[0], number = max(most, looked_up[0]), 0, number + 1
+        started |= {row.seq_id: number for row in round_.rows if row.seq_id not in started}
+        scheduler.commit([Verdict(r.seq_id, (9,) if r.samples else ()) for r in round_.rows])
+
+    assert most < 300
+    assert len(started) == 1001
+    assert started[stranger] == max(started.values())  # it is of a lower class
 
 
 def test_who_makes_room_is_found_among_the_few_that_hold_something(
