@@ -286,7 +286,10 @@ class ClientCore:
 
     def take_outgoing(self) -> Sequence[list[bytes]]:
         """Return the messages to send, in order."""
-        outgoing, self._outgoing = self._outgoing, []
+        outgoing = self._outgoing
+        if not outgoing:
+            return ()  # the usual case
+        self._outgoing = []
         return bundled(outgoing) if self._bundles and self.welcomed else outgoing
 
     def take_events(self) -> list[tuple[str, StreamEvent]]:

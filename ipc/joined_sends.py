@@ -9,8 +9,8 @@ from .bundle import bundled
 
 def joined(core: BrokerCore, sends: Sequence[Send]) -> Sequence[Send]:
     """Return the sends to carry out instead of these. Those to one peer stay in order."""
-    if len(sends) < 2:
-        return sends
+    if len(sends) < 2 or len({peer for _, peer, _ in sends}) == len(sends):
+        return sends  # nothing to join, as where each row of a round is another client's
     of_peer: dict[tuple[Side, bytes], list[list[bytes]]] = {}
     for side, peer, frames in sends:
         of_peer.setdefault((side, peer), []).append(frames)

@@ -76,13 +76,13 @@ def read_lone(frames: Sequence[bytes]) -> LoneChunk | None:
         ):
             return None
         return (
-            str(frame[run_at:run_ends], "utf-8"),
+            frame[run_at:run_ends].decode(),
             seq,
             position,
-            str(frame[_ID_AT:id_ends], "utf-8"),
+            frame[_ID_AT:id_ends].decode(),
             index,
             count,
-            str(frame[text_at:], "utf-8"),
+            frame[text_at:].decode(),
         )
     except (ValueError, IndexError, error):  # no two frames, no UTF-8, too short
         return None

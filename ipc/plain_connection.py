@@ -99,6 +99,9 @@ class PlainConnection:
         reader = self._reader
         try:
             data = self._socket.recv(_READ)
+            message = reader.alone(data)
+            if message is not None:
+                return (message,)
             if not data:
                 raise ConnectionResetError
             reader.feed(data)

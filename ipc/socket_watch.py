@@ -82,10 +82,10 @@ class SocketWatch:
         to ends the sleep as well.
         """
         ready = self.look(writable=writable) if self._asked else []
+        known = self._ready
         for fd, _ in self._poll(0 if ready else milliseconds * self._unit):
-            one = self._ready.get(fd)
-            if one is not None:
-                ready.append(one)
+            if fd in known:
+                ready.append(known[fd])
             elif self._clears_bell and self._bell is not None:
                 self._bell.clear()  # what it rang for is looked for afterwards
         return ready

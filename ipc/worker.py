@@ -21,7 +21,7 @@ from .short_turns import short_turn
 from .socket_watch import SocketWatch
 from .worker_core import WorkerCore
 
-_AT_ONCE = 8  # messages made before they are sent
+_AT_ONCE = 16  # messages made before they are sent
 _SWITCH = 0.0002
 """Seconds after which the engine's thread lets the socket's have the interpreter.
 
@@ -136,11 +136,14 @@ class Worker:
 
     def _send(self, socket: Dealer) -> None:
         """Send as far as the queue takes it. While it is full, later rounds are merged."""
+        first = True
         try:  # not suppress(), which is Python code on every token's way
             while True:
                 if not self._outgoing:
-                    # a few at a time: the first of many rows need not wait for the last
-                    self._outgoing.extend(self.core.collect(_AT_ONCE))
+                    # a few at a time: the first of many rows need not wait for the last, and
+                    # the broker wakes for one client's while the others' are made
+                    self._outgoing.extend(self.core.collect(_AT_ONCE, of_one_client=first))
+                    first = False
                     if not self._outgoing:
                         return
                 socket.send(self._outgoing[0])

@@ -9,7 +9,7 @@ and ``take_commands`` those for the engine. Rules it keeps:
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .bundle import bundled, messages_of
@@ -212,24 +212,39 @@ class WorkerCore:
         self._say(Drain(reason[:200], leaving=True))
         self.left = True
 
-    def collect(self, at_least: int | None = None) -> Sequence[list[bytes]]:
-        """Return the messages to send now, in order; all, or the first few if there are more."""
+    def collect(
+        self, at_least: int | None = None, *, of_one_client: bool = False
+    ) -> Sequence[list[bytes]]:
+        """Return the messages to send now, in order; all, or the first few if there are more.
+
+        ``of_one_client``: only what one of the clients is to get.
+        """
         if len(self._changed) == 1 and self.welcomed and not self._control:
             messages = self.runs[self._changed.popitem()[0]].take()  # the usual case
         elif self._changed or self._control:
-            messages = self._collect(at_least)
+            messages = self._collect(at_least, of_one_client=of_one_client)
         else:
             return ()
         if len(messages) < 2:
             return messages
         return bundled(messages) if self._bundles and self.welcomed else messages
 
-    def _collect(self, at_least: int | None = None) -> list[list[bytes]]:
+    def _collect(
+        self, at_least: int | None = None, *, of_one_client: bool = False
+    ) -> list[list[bytes]]:
         messages, self._control = self._control, []
-        if self.welcomed:
-            while self._changed and (at_least is None or len(messages) < at_least):
-                run, _ = self._changed.popitem(last=False)
-                messages += self.runs[run].take()
+        if not self.welcomed or not self._changed:
+            return messages
+        runs, changed = self.runs, self._changed
+        chosen: Iterable[str] = tuple(changed)
+        if of_one_client:
+            client = runs[next(iter(changed))].client
+            chosen = [run for run in changed if runs[run].client == client]
+        for run in chosen:
+            del changed[run]
+            messages += runs[run].take()
+            if at_least is not None and len(messages) >= at_least:
+                break
         return messages
 
     def _say(self, message: Message) -> None:

@@ -10,6 +10,7 @@ _GREETED = len(GREETING)  # 64 bytes
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _SHORT = 255  # bytes that a frame with a size of one byte can have
 _SHORTEST_HEAD = 2
+_TWO_HEADS = 2 * _SHORTEST_HEAD
 
 
 class BrokenPeerError(Exception):
@@ -18,6 +19,11 @@ class BrokenPeerError(Exception):
 
 def framed(frames: list[bytes]) -> bytes:
     """Return the bytes of one message."""
+    if len(frames) == 2:
+        first, last = frames
+        one, other = len(first), len(last)
+        if one <= _SHORT and other <= _SHORT:  # the usual chunk
+            return b"".join((_MORE_FOLLOW[one], first, _LAST[other], last))
     parts: list[bytes] = []
     for frame in frames:
         size = len(frame)
@@ -55,6 +61,20 @@ class Reader:
         self._rest = bytearray()  # what came of a frame that is not whole yet
         self._needs = 0  # bytes, before looking at it again is of use
         self._frames: list[bytes] = []  # of a message whose end is still to come
+
+    def alone(self, data: bytes) -> list[bytes] | None:
+        """Return the message, if bytes are all of one of two short frames, as most chunks come.
+
+        Then that is all; else ``feed`` takes them.
+        """
+        end = len(data)
+        if end <= _TWO_HEADS or data[0] != _MORE or self._rest or self._frames:
+            return None
+        second = _SHORTEST_HEAD + data[1]
+        begin = second + _SHORTEST_HEAD
+        if begin > end or data[second] or begin + data[second + 1] != end or not self.is_ready:
+            return None
+        return [data[_SHORTEST_HEAD:second], data[begin:]]
 
     def feed(self, data: bytes) -> None:
         """Take bytes. Raises BrokenPeerError.

@@ -42,6 +42,38 @@ def test_what_is_bundled_comes_out_as_it_went_in(messages: list[list[bytes]]) ->
     assert opened(sent) == messages
 
 
+short = st.lists(st.binary(max_size=120), min_size=2, max_size=2)
+mixed = st.lists(st.one_of(short, frames, st.lists(st.just(b"x" * 300), min_size=1, max_size=2)))
+
+
+@given(st.one_of(st.lists(short, min_size=2, max_size=40), mixed))
+def test_a_bundle_has_the_bytes_that_msgpack_would_write(messages: list[list[bytes]]) -> None:
+    for one in bundled(messages) if len(messages) > 1 else []:
+        whole = {"v": 1, "type": "bundle", "messages": messages}
+        assert one == [msgpack.packb(whole)]
+
+
+@given(
+    st.lists(short, min_size=2, max_size=20), st.integers(0, 9000), st.binary(max_size=3), st.data()
+)
+def test_a_spoiled_bundle_of_chunks_is_read_as_msgpack_reads_it_or_refused(
+    messages: list[list[bytes]], place: int, instead: bytes, data: st.DataObject
+) -> None:
+    (frame,) = bundled(messages)[0]
+    place %= len(frame)
+    spoiled = frame[:place] + instead + frame[place + data.draw(st.integers(0, 3)) :]
+    try:
+        read = unbundled([spoiled])
+    except CodecError:
+        read = None
+    try:
+        header = msgpack.unpackb(spoiled)
+    except Exception:
+        assert read is None
+    else:
+        assert read is None or read == header["messages"]
+
+
 def test_large_messages_go_alone_and_a_bundle_has_an_end() -> None:
     small, large = encode(m.Ping(1)), [b"x" * 70_000]
     assert bundled([small, large, small]) == [small, large, small]

@@ -39,6 +39,29 @@ def test_messages_arrive_as_they_were_sent_however_they_are_cut(
 
 
 @settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=3), st.integers(0, 700))
+def test_a_message_that_arrives_alone_is_read_whole_or_waited_for(
+    sent: list[bytes], cut: int
+) -> None:
+    reader = Reader(b"DEALER")
+    reader.feed(GREETING + READY)
+    data = framed(sent)
+    if cut == 0:
+        data = bytes((data[0] ^ 1,)) + data[1:]  # its first frame is the last, or the other way
+        assert reader.alone(data) is None
+        reader.feed(data)
+        assert reader.messages[:1] == ([[sent[0]]] if len(sent) > 1 else [])
+        return
+    for piece in filter(None, (data[:cut], data[cut:])):
+        message = reader.alone(piece)
+        if message is None:
+            reader.feed(piece)
+        else:
+            reader.messages.append(message)
+    assert reader.messages == [sent]
+
+
+@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300), st.lists(st.integers(0, 400), max_size=5))
 def test_whatever_comes_is_read_or_refused(rubbish: bytes, cuts: list[int]) -> None:
     reader = Reader(b"DEALER")
