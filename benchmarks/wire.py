@@ -9,8 +9,9 @@ then says nothing of the wire: it is what is on its way, which credit bounds, di
 throughput. "latency" makes a token for every client once in a while (``--gaps``, in milliseconds),
 well below that. All clients' tokens of one round leave together, so that with many clients most of
 a token's age is the others before it; with ``--spread`` they come one after another in equal steps,
-as from many workers, and what is left is a token's own way. Beside it stands what a bare program of
-the same processes takes by pyzmq's sockets (benchmarks/bare_wire.py), measured in turns.
+as from many workers, and what is left is a token's own way. Beside it stands what bare programs of
+the same processes take, measured in turns: one by pyzmq's sockets (benchmarks/bare_wire.py), and,
+where tokens leave together, one by Unix sockets alone (benchmarks/bare_unix.py).
 
 How rarely tokens come matters: after some milliseconds others have the processor's caches, and
 what wakes fetches its code from memory.
@@ -46,6 +47,7 @@ from ipc.messages import Chunk, Submit
 from ipc.short_turns import short_turn
 from ipc.socket_watch import SocketWatch
 
+from .bare_unix import measure_unix
 from .bare_wire import measure_bare
 from .pairs import measure_pairs
 from .stamp_engine import Pace
@@ -225,10 +227,13 @@ def measure_latency(num_clients: int, gap: float, seconds: float, *, spread: boo
     pace = Pace.of(gap, num_clients, spread=spread)
     ages: list[float] = []
     bare: list[float] = []
+    unix: list[float] = []
     for _ in range(TURNS):
         slow = measure(num_clients, pace, seconds)
         ages += slow.crowd.ages
         bare += measure_bare(num_clients, pace.step_seconds, seconds, spread=spread)
+        if not spread:
+            unix += measure_unix(num_clients, pace.step_seconds, seconds)
     figures = {
         "clients": num_clients,
         "what": "latency",
@@ -237,6 +242,7 @@ def measure_latency(num_clients: int, gap: float, seconds: float, *, spread: boo
         **slow.throughput(),
         **latency(ages),
         "bare": latency(bare),
+        **({"unix": latency(unix)} if unix else {}),
     }
     print(json.dumps({"benchmark": "wire", **figures}), flush=True)
 
