@@ -38,27 +38,38 @@ def test_messages_arrive_as_they_were_sent_however_they_are_cut(
     assert reader.is_ready
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.binary(max_size=300), min_size=1, max_size=3), st.integers(0, 700))
-def test_a_message_that_arrives_alone_is_read_whole_or_waited_for(
-    sent: list[bytes], cut: int
-) -> None:
+def ready() -> Reader:
     reader = Reader(b"DEALER")
     reader.feed(GREETING + READY)
-    data = framed(sent)
-    if cut == 0:
-        data = bytes((data[0] ^ 1,)) + data[1:]  # its first frame is the last, or the other way
-        assert reader.alone(data) is None
-        reader.feed(data)
-        assert reader.messages[:1] == ([[sent[0]]] if len(sent) > 1 else [])
-        return
-    for piece in filter(None, (data[:cut], data[cut:])):
-        message = reader.alone(piece)
-        if message is None:
-            reader.feed(piece)
-        else:
-            reader.messages.append(message)
-    assert reader.messages == [sent]
+    return reader
+
+
+def test_bytes_that_are_one_message_of_two_short_frames_are_known_as_that_and_no_others() -> None:
+    whole = framed([b"ab", b"cde"])
+    assert ready().alone(whole) == [b"ab", b"cde"]
+    others = {whole[:size] for size in range(len(whole))} | {whole + b"x", whole + whole}
+    others |= {framed([b"ab"]), framed([b"ab", b"c", b"d"]), framed([b"ab", b"x" * 256])}
+    for place, byte in itertools.product(range(len(whole)), range(256)):
+        others.add(whole[:place] + bytes((byte,)) + whole[place + 1 :])
+    for data in others - {whole}:
+        message, reader = ready().alone(data), ready()
+        if message is not None:
+            reader.feed(data + framed([b"next"]))
+            assert reader.messages == [message, [b"next"]], data
+
+
+@pytest.mark.parametrize("before", [b"\x01", b"\x01\x02a", framed([b"a", b"b"])[:3], b"\x01\0"])
+def test_bytes_that_go_on_with_earlier_ones_are_no_message_of_their_own(before: bytes) -> None:
+    reader = ready()
+    reader.feed(before)
+    assert reader.alone(framed([b"ab", b"cde"])) is None
+
+
+def test_before_the_other_side_is_ready_nothing_is_a_message() -> None:
+    reader = Reader(b"DEALER")
+    assert reader.alone(framed([b"ab", b"cde"])) is None
+    reader.feed(GREETING)
+    assert reader.alone(framed([b"ab", b"cde"])) is None
 
 
 @settings(max_examples=300, deadline=None)
