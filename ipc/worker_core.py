@@ -9,7 +9,7 @@ and ``take_commands`` those for the engine. Rules it keeps:
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .bundle import bundled, messages_of
@@ -236,15 +236,15 @@ class WorkerCore:
         if not self.welcomed or not self._changed:
             return messages
         runs, changed = self.runs, self._changed
-        chosen: Iterable[str] = tuple(changed)
         if of_one_client:
             client = runs[next(iter(changed))].client
-            chosen = [run for run in changed if runs[run].client == client]
-        for run in chosen:
-            del changed[run]
+            for run in [run for run in changed if runs[run].client == client][:at_least]:
+                del changed[run]
+                messages += runs[run].take()
+            return messages
+        while changed and (at_least is None or len(messages) < at_least):
+            run, _ = changed.popitem(last=False)
             messages += runs[run].take()
-            if at_least is not None and len(messages) >= at_least:
-                break
         return messages
 
     def _say(self, message: Message) -> None:
