@@ -14,6 +14,7 @@ import zmq
 from .addresses import is_local
 from .dealer import Dealer, open_dealer
 from .doorbell import Doorbell
+from .engine_driver import Stepped
 from .engine_thread import IDLE, MAX_COMMANDS, EngineThread
 from .keys import KeyPair
 from .served_engine import EngineLoader
@@ -96,7 +97,13 @@ class Worker:
         now = self.beat = self._clock()
         if not events.empty():  # tokens wait for nothing else
             for _ in range(events.qsize()):  # only this thread takes
-                self.core.engine_event(events.get(), now)
+                event = events.get()
+                if type(event) is Stepped and self.core.has_several_readers(event):
+                    # the broker wakes for the first while the others are made
+                    self.core.engine_event(Stepped(event[:1]), now)
+                    self._send(socket)
+                    event = Stepped(event[1:])
+                self.core.engine_event(event, now)
             self._send(socket)
         if not ready and now < self._due:
             return socket
@@ -136,14 +143,11 @@ class Worker:
 
     def _send(self, socket: Dealer) -> None:
         """Send as far as the queue takes it. While it is full, later rounds are merged."""
-        first = True
         try:  # not suppress(), which is Python code on every token's way
             while True:
                 if not self._outgoing:
-                    # a few at a time: the first of many rows need not wait for the last, and
-                    # the broker wakes for one client's while the others' are made
-                    self._outgoing.extend(self.core.collect(_AT_ONCE, of_one_client=first))
-                    first = False
+                    # a few at a time: the first of many rows need not wait for the last
+                    self._outgoing.extend(self.core.collect(_AT_ONCE))
                     if not self._outgoing:
                         return
                 socket.send(self._outgoing[0])

@@ -164,6 +164,12 @@ class WorkerCore:
             case EngineDied():
                 self.leave(f"its engine died: {event.message}", failed=True)
 
+    def has_several_readers(self, stepped: Stepped) -> bool:
+        """Whether a round's first and last gains go to different clients."""
+        first = self.runs.get(stepped[0].request_id)
+        last = self.runs.get(stepped[-1].request_id)
+        return first is not None and last is not None and first.client != last.client
+
     # Time and ends
 
     def tick(self, now: float) -> bool:
@@ -212,39 +218,24 @@ class WorkerCore:
         self._say(Drain(reason[:200], leaving=True))
         self.left = True
 
-    def collect(
-        self, at_least: int | None = None, *, of_one_client: bool = False
-    ) -> Sequence[list[bytes]]:
-        """Return the messages to send now, in order; all, or the first few if there are more.
-
-        ``of_one_client``: only what one of the clients is to get.
-        """
+    def collect(self, at_least: int | None = None) -> Sequence[list[bytes]]:
+        """Return the messages to send now, in order; all, or the first few if there are more."""
         if len(self._changed) == 1 and self.welcomed and not self._control:
             messages = self.runs[self._changed.popitem()[0]].take()  # the usual case
         elif self._changed or self._control:
-            messages = self._collect(at_least, of_one_client=of_one_client)
+            messages = self._collect(at_least)
         else:
             return ()
         if len(messages) < 2:
             return messages
         return bundled(messages) if self._bundles and self.welcomed else messages
 
-    def _collect(
-        self, at_least: int | None = None, *, of_one_client: bool = False
-    ) -> list[list[bytes]]:
+    def _collect(self, at_least: int | None = None) -> list[list[bytes]]:
         messages, self._control = self._control, []
-        if not self.welcomed or not self._changed:
-            return messages
-        runs, changed = self.runs, self._changed
-        if of_one_client:
-            client = runs[next(iter(changed))].client
-            for run in [run for run in changed if runs[run].client == client][:at_least]:
-                del changed[run]
-                messages += runs[run].take()
-            return messages
-        while changed and (at_least is None or len(messages) < at_least):
-            run, _ = changed.popitem(last=False)
-            messages += runs[run].take()
+        if self.welcomed:
+            while self._changed and (at_least is None or len(messages) < at_least):
+                run, _ = self._changed.popitem(last=False)
+                messages += self.runs[run].take()
         return messages
 
     def _say(self, message: Message) -> None:

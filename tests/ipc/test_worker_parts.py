@@ -258,17 +258,6 @@ def test_what_many_runs_have_to_say_can_be_had_a_few_messages_at_a_time() -> Non
     assert wire.said() == []
 
 
-def test_what_one_client_is_to_get_can_be_had_first_and_together() -> None:
-    wire = Wire().welcome()
-    for number, client in enumerate("abacb"):
-        wire.say(run(f"e-{number}", client=client))
-        wire.core.engine_event(Stepped((FakeDelta(f"e-{number}", 0, "a", (1,)),)), 0.0)
-    some = [messages(wire.core.collect(2, of_one_client=True)) for _ in range(4)]
-
-    told = [[each.run for each in several] for several in some]
-    assert told == [["e-0", "e-2"], ["e-1", "e-4"], ["e-3"], []]
-
-
 def test_what_the_client_has_not_acknowledged_is_sent_again() -> None:
     wire = Wire().welcome()
     wire.say(run())
