@@ -46,7 +46,7 @@ def test_of_a_round_for_several_clients_the_first_chunk_leaves_alone(
     core.broker_frames(encode(m.Welcome("e", 1.0, bundles=True)), 0.0)
     core.collect()
     for number, client in enumerate(clients):
-        common = {"run": str(number), "tenant": "", "client": client, "id": "r"}
+        common: dict[str, Any] = {"run": str(number), "tenant": "", "client": client, "id": "r"}
         core.broker_frames(encode(m.Run(**common, kind="text", text="hi")), 0.0)
     worker.engine.events.put(
         Stepped([FakeDelta(str(number), 0, "a", (1,)) for number in range(len(clients))])
