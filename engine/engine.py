@@ -215,6 +215,8 @@ class Engine:
         return found
 
     def _advance(self) -> None:
+        if (left := self.scheduler.ledger.in_flight) is not None:  # by a step that was interrupted
+            self._tell(self._undo(left))
         self._tell(self.scheduler.take_ended())  # before plan() forgets them
         with self._phases.during("plan"):
             round_ = self.scheduler.plan(self._clock())
@@ -287,7 +289,7 @@ class Engine:
         self.parts.executor.undo(round_, self.scheduler.launched)
         for row in round_.rows:
             sequence, run = self.scheduler.sequences[row.seq_id], self.runs.by_sequence[row.seq_id]
-            run.text = run.text.after(sequence.tokens[sequence.num_prompt :])
+            run.undo(sequence.tokens[sequence.num_prompt :])
         return commits
 
     def _tell(self, commits: Sequence[Commit]) -> None:

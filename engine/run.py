@@ -66,6 +66,11 @@ class Run:
         if self.matcher is not None:
             self.lookahead = Lookahead(self.matcher)
 
+    def undo(self, tokens: Sequence[int]) -> None:
+        """A round failed, and its sequence still has ``tokens``: no more than these say is said."""
+        self.text = self.text.after(tokens)
+        self.logprobs, self.said, self.failure = [], "", None
+
     @property
     def is_plain(self) -> bool:
         """Whether all that follows is the argmax of the logits as they are."""

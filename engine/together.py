@@ -80,7 +80,7 @@ def run_until_done(engine: "Engine", request_ids: Sequence[str]) -> list[Delta]:
 def _gained(engine: "Engine", inbox: list[Delta]) -> list[Delta]:
     """One step for an inbox. Raises EngineError where no step will ever bring anything."""
     deltas = engine.step_for(inbox)
-    if not deltas and not engine.has_work:
+    if not deltas and not engine.scheduler.has_work:
         raise EngineError("what is waited for is paused, and nothing else runs")
     return deltas
 

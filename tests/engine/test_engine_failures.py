@@ -86,8 +86,10 @@ POINTS: dict[str, Callable[[Engine], tuple[Any, str]]] = {
     "layer": lambda engine: (engine.parts.executor.store.layers[0], "store"),
     "text": lambda engine: (engine.runs.by_sequence[2].text, "feed"),
     "count": lambda engine: (engine._counter, "count"),
+    "plan": lambda engine: (engine.scheduler, "plan"),
 }
-ROUND = [point for point in POINTS if point != "text"]  # failing there concerns one alone
+ELSEWHERE = ("text", "plan")  # failing there concerns one alone, or whoever steps
+ROUND = [point for point in POINTS if point not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("calls", [{1}, {3, 4}], ids=str)
@@ -171,7 +173,7 @@ def test_what_fails_for_one_answer_ends_that_one_alone(
     assert list(said.values()) == expected
 
 
-@pytest.mark.parametrize("point", ["forward", "pick", "store", "text", "count"])
+@pytest.mark.parametrize("point", ["plan", "forward", "pick", "store", "text", "count"])
 def test_an_interrupted_step_raises_and_the_engine_goes_on(
     engine: Engine, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +187,23 @@ def test_an_interrupted_step_raises_and_the_engine_goes_on(
 
     assert list(zip(said.values(), texts.values(), strict=True)) == expected
     assert {delta.finish_reason for delta in ended} == {"length"}
+
+
+def test_who_is_cancelled_after_a_step_was_interrupted_has_said_what_its_tokens_say(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: dict[str, list[int]] = {engine.submit(prompt, PARAMS): [] for prompt in PROMPTS}
+    texts = dict.fromkeys(said, "")
+    fail_at(monkeypatch, engine._counter, "count", {4}, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        collect(engine, said, texts)
+    for request_id in said:
+        engine.cancel(request_id)
+    ended = collect(engine, said, texts)
+
+    assert {delta.finish_reason for delta in ended} == {"cancelled"}
+    assert any(said.values())
+    assert texts == {one: engine.tokenizer.decode(tokens) for one, tokens in said.items()}
 
 
 def test_an_interruption_while_an_answer_is_told_of_ends_that_one_alone(

@@ -111,6 +111,24 @@ def test_who_waits_for_what_is_paused_is_told_so(engine: Engine) -> None:
     assert [delta.finish_reason for delta in drain(engine)] == ["cancelled"] * 2
 
 
+def test_who_waits_for_what_is_paused_is_told_so_whatever_others_have_yet_to_read(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, plan = iter(range(100)), engine.scheduler.plan
+    monkeypatch.setattr(engine.scheduler, "plan", lambda now: next(steps) < 0 or plan(now))
+    other = engine.submit([7, 8], PARAMS[0])
+    waiting = engine.generate(PROMPTS, PARAMS)
+    next(waiting)
+    for request_id in engine.runs.by_request:
+        engine.pause(request_id)
+    with pytest.raises(EngineError, match="paused"):
+        next(waiting)
+
+    reasons = {delta.request_id: delta.finish_reason for delta in drain(engine)}
+    assert reasons.pop(other) == "length"
+    assert set(reasons.values()) == {"cancelled"}
+
+
 def test_of_what_could_not_be_read_nobody_is_told(engine: Engine) -> None:
     other = engine.submit([1, 2], PARAMS[0])
     with pytest.raises(RequestError, match="5000 prompt tokens"):
