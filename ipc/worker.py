@@ -96,10 +96,14 @@ class Worker:
         ready = self._watch.wait(wait, writable=bool(self._outgoing))
         now = self.beat = self._clock()
         if not events.empty():  # tokens wait for nothing else
-            for _ in range(events.qsize()):  # only this thread takes
+            waiting = events.qsize()  # only this thread takes
+            for _ in range(waiting):
                 event = events.get()
-                if type(event) is Stepped and self.core.has_several_readers(event):
-                    # the broker wakes for the first while the others are made
+                if (
+                    waiting == 1  # several rounds are merged
+                    and type(event) is Stepped
+                    and self.core.has_several_readers(event)
+                ):  # the broker wakes for the first while the others are made
                     self.core.engine_event(Stepped(event[:1]), now)
                     self._send(socket)
                     event = Stepped(event[1:])

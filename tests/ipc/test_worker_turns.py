@@ -40,6 +40,15 @@ class Sent:
 def test_of_a_round_for_several_clients_the_first_chunk_leaves_alone(
     clients: str, sent: list[list[str]]
 ) -> None:
+    assert told(clients, rounds=1) == sent
+
+
+def test_rounds_that_wait_are_merged_and_none_leaves_ahead() -> None:
+    assert told("abcd", rounds=3) == [["0", "1", "2", "3"]]
+
+
+def told(clients: str, rounds: int) -> list[list[str]]:
+    """Return which runs' chunks each message has, of rounds that gave each client's run a token."""
     worker = Worker("tcp://127.0.0.1:9", lambda: LoadedEngine(FakeEngine(), dict, (), 8, 16))
     core, socket = worker.core, Sent()
     core.engine_event(EngineReady(("fake",), 4), 0.0)
@@ -48,12 +57,12 @@ def test_of_a_round_for_several_clients_the_first_chunk_leaves_alone(
     for number, client in enumerate(clients):
         common: dict[str, Any] = {"run": str(number), "tenant": "", "client": client, "id": "r"}
         core.broker_frames(encode(m.Run(**common, kind="text", text="hi")), 0.0)
-    worker.engine.events.put(
-        Stepped([FakeDelta(str(number), 0, "a", (1,)) for number in range(len(clients))])
-    )
+    gained = [FakeDelta(str(number), 0, "a", (1,)) for number in range(len(clients))]
+    for _ in range(rounds):
+        worker.engine.events.put(Stepped(gained))
     worker._due = float("inf")
     worker._round(socket)  # type: ignore[arg-type]
-    assert socket.runs == sent
+    return socket.runs
 
 
 def test_gains_of_runs_that_are_gone_are_nobodys_and_the_others_are_told() -> None:
