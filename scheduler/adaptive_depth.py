@@ -100,9 +100,13 @@ class AdaptiveDepth:
         self._long_to_go = {one.seq_id for one, n in pairs if n >= LONG_TO_GO * self._most_left}
         rooms = [min(self.max_depth, tokens - 1) for tokens in left]
         if self.drafts_are_free:
+            self._rest.left = 0  # of other rows: what is found says how long the next one is
             return rooms
         pairs = zip(sequences, rooms, strict=True)
         chances = {one.seq_id: self._chances(one.seq_id, range(room)) for one, room in pairs}
+        if not any(chances.values()):  # or nobody would ever find out that drafts are better now
+            pairs = zip(sequences, rooms, strict=True)
+            chances = {one.seq_id: [LEAST_CHANCE] * min(1, room) for one, room in pairs}
         depth = self._decide(num_rows, self._worth(num_rows, chances))
         is_known = self.times.plain_seconds(num_rows) is not None
         is_hopeless = is_known and depth == 0 and not self.trials.has_stake

@@ -7,12 +7,13 @@ import pytest
 from policy_rounds import row, run, run_ahead
 
 from scheduler import rest
-from scheduler.adaptive_depth import AdaptiveDepth
+from scheduler.adaptive_depth import LEAST_CHANCE, AdaptiveDepth
 from scheduler.config import SchedulerConfig
 from scheduler.request import Request
 from scheduler.rest import Rest, longest
 from scheduler.round import Round, Row, Verdict
 from scheduler.scheduler import Scheduler
+from scheduler.sequence import Group, Sequence
 
 POOR = {"acceptance": 0.2, "seconds": lambda depth: 0.001 + 0.001 * depth}
 
@@ -95,6 +96,33 @@ def test_while_drafts_rest_for_what_they_lost_nobody_thinks_of_them() -> None:
     policy._rest.left = 0
     assert not any(policy.depths(rows))
     assert policy._rest.left == min(account.rounds_left, longest(0.001)) > 31
+
+
+def test_who_is_alone_is_looked_for_at_once_though_nobody_looked_for_who_was_there_before() -> None:
+    policy = AdaptiveDepth(3, drafts_are_free=True)
+    assert any(policy.depths([row(1), row(2)]))
+    policy._rest.note(is_hopeless=True, plain=None, at_least=20)
+    assert not any(policy.depths([row(1), row(2)]))
+    last = Sequence(2, Request("2", (1,), 1), 0, [1], 1, Group())
+    assert policy.depths([last]) == [0]  # it has no room, and so nothing is judged
+    assert policy.depths([row(3)]) == [3]
+
+
+@pytest.mark.parametrize("num_rows", [4, 16])
+def test_drafts_of_which_none_was_right_cost_little_and_are_found_out_once_they_are(
+    num_rows,
+) -> None:
+    policy = AdaptiveDepth(3)
+
+    def seconds(depth):
+        return 0.01 * (1 + 0.1 * depth)
+
+    rounds = {"num_rows": num_rows, "seconds": seconds, "rounds": 3000}
+    none = run(policy, acceptance=lambda row, place: 0.0, **rounds)
+    assert policy.record.overall[0] < LEAST_CHANCE
+    assert sum(map(seconds, none[500:])) < 1.01 * 2500 * seconds(0)
+    good = run(policy, acceptance=lambda row, place: 0.9, **rounds)
+    assert good[-300:].count(0) < 30
 
 
 class Telling(AdaptiveDepth):
