@@ -190,6 +190,23 @@ FAULTS = [
         "test_rest::test_rows_that_come_or_go_and_a_line_of_others_end_a_rest",
     ),
     Fault(
+        "a rest of others goes on for who is alone",
+        "adaptive_depth",
+        "            self._rest.left = 0  # of other rows",
+        "            pass  # of other rows",
+        "test_rest::"
+        "test_who_is_alone_is_looked_for_at_once_though_nobody_looked_for_who_was_there_before",
+    ),
+    Fault(
+        "drafts of which none was right are never tried again",
+        "adaptive_depth",
+        "if not any(chances.values()):",
+        "if False:",
+        "test_rest::"
+        "test_drafts_of_which_none_was_right_cost_little_and_are_found_out_once_they_are",
+        (4,),
+    ),
+    Fault(
         "a price is found in times of any moment",
         "looking",
         " if at > self._number - MOMENT",
