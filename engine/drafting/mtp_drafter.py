@@ -159,8 +159,7 @@ class MTPDrafter(Drafter):
     def look(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         """Write the entries of the window; those of drafts that are rejected are never read."""
         self._see_left()
-        self._take(self._behind.disturbed_by(view.rows))
-        self._take([row.seq_id for row in view.rows])
+        self._take_before(view.rows, own=True)
         return self._write(view, hidden)
 
     def _see_left(self) -> None:
@@ -173,11 +172,19 @@ class MTPDrafter(Drafter):
         behind, most, number = self._behind, self._most_behind, 0
         while (number := behind.add_going_on(left, number, most)) < len(left):
             rows, tokens, hidden = left[number]
-            self._take(behind.disturbed_by(rows))
-            if behind.most(rows) >= most:
-                self._take([row.seq_id for row in rows])
+            self._take_before(rows, own=behind.most(rows) >= most)
             behind.add(rows, tokens, hidden)
             number += 1
+
+    def _take_before(self, rows: Sequence[Row], *, own: bool) -> None:
+        """Take in what ``rows`` disturb, and what is behind of their ``own`` sequences.
+
+        Who is taken in begins anew then, maybe with what another is behind with.
+        """
+        if own:
+            self._take([row.seq_id for row in rows])
+        while disturbed := self._behind.disturbed_by(rows):
+            self._take(disturbed)
 
     def _write(self, view: BatchView, hidden: mx.array) -> list[mx.array]:
         before = self._pending_hidden(view.rows)

@@ -41,10 +41,15 @@ class _Stretch:
     def __len__(self) -> int:
         return sum(piece.length for piece in self.pieces)
 
-    def row(self) -> Row:
-        """All of it as one row of certain tokens, whose ids are on the device."""
-        start, last = self.first.start, self.last
-        return Row(last.seq_id, (UNKNOWN,) * len(self), start, last.blocks, last.slot)
+    def row(self, block_size: int) -> Row:
+        """All of it as one row of certain tokens, whose ids are on the device.
+
+        It begins with the hidden state of a block that may have been exchanged since for another.
+        """
+        first, last = self.first, self.last
+        before = first.start // block_size
+        blocks = (*first.blocks[:before], *last.blocks[before:])
+        return Row(last.seq_id, (UNKNOWN,) * len(self), first.start, blocks, last.slot)
 
     def cut(self, count: int) -> None:
         """Forget all but the first ``count`` rounds."""
@@ -65,6 +70,7 @@ class RoundsBehind:
         self._stretches: dict[int, _Stretch] = {}
         self._of_block: dict[int, int] = {}  # sequence by a block that is to be written
         self._of_slot: dict[int, int] = {}
+        self._after: dict[int, set[int]] = {}  # those that begin with a full block's hidden state
         self._last: Sequence[Row] = ()  # of the round that was left last; () if that is no matter
         self._going: Sequence[Row] = ()  # of which it was said that they go on
         self._begun: list[tuple[int, int]] = []  # blocks that those begin, with their sequences
@@ -88,7 +94,7 @@ class RoundsBehind:
                 return False
             if row.blocks is not last.blocks or start % self.block_size == 0:
                 block = row.blocks[start // self.block_size]
-                if self._of_block.get(block, seq_id) != seq_id:
+                if self._of_block.get(block, seq_id) != seq_id or block in self._after:
                     return False
                 begun.append((block, seq_id))
         self._going, self._begun = rows, begun
@@ -134,6 +140,8 @@ class RoundsBehind:
                 stretch = self._stretches[row.seq_id] = _Stretch(row, row)
                 self._of_slot[row.slot or 0] = row.seq_id
                 self._of_block[row.blocks[row.start // self.block_size]] = row.seq_id
+                if (before := self._block_before(row)) is not None:
+                    self._after.setdefault(before, set()).add(row.seq_id)
             elif not self._goes_on_in_block(row, stretch):
                 self._of_block[row.blocks[row.start // self.block_size]] = row.seq_id
             stretch.last = row
@@ -161,7 +169,8 @@ class RoundsBehind:
             if stretch is None:
                 first = max(0, first - 1)  # whose hidden state it may begin with
             elif row.start == stretch.last.start + 1 and row.slot == stretch.last.slot:
-                if self._of_block.get(row.blocks[first], seq_id) == seq_id:
+                block = row.blocks[first]
+                if self._of_block.get(block, seq_id) == seq_id and block not in self._after:
                     continue
             else:
                 found.add(seq_id)
@@ -181,9 +190,11 @@ class RoundsBehind:
 
     def holders(self, blocks: Iterable[int], slots: Iterable[int]) -> list[int]:
         """Return the sequences that are behind in any of these blocks or slots."""
+        blocks = tuple(blocks)
         found = {self._of_block.get(block) for block in blocks}
         found |= {self._of_slot.get(slot) for slot in slots}
-        return sorted(seq_id for seq_id in found if seq_id is not None)
+        found = found.union(*(self._after.get(block, ()) for block in blocks))
+        return sorted(one for one in found if one is not None and one in self._stretches)
 
     def cut(self, seq_id: int, position: int) -> None:
         """Forget what is behind of a sequence from ``position`` on."""
@@ -214,11 +225,21 @@ class RoundsBehind:
             return None
         for stretch in taken:
             self._let_go(stretch)
-        windows = [Window(stretch.row()) for stretch in taken]
+        windows = [Window(stretch.row(self.block_size)) for stretch in taken]
         return windows, *_gather(taken)
 
+    def _block_before(self, row: Row) -> int | None:
+        """The block whose hidden state ``row`` begins with, if it begins with a block's."""
+        if row.start == 0 or row.start % self.block_size:
+            return None
+        return row.blocks[row.start // self.block_size - 1]
+
     def _let_go(self, stretch: _Stretch) -> None:
-        row = stretch.last
+        row, before = stretch.last, self._block_before(stretch.first)
+        if before is not None:
+            self._after[before].discard(row.seq_id)
+            if not self._after[before]:
+                del self._after[before]
         for block in row.blocks[stretch.first.start // self.block_size :]:
             if self._of_block.get(block) == row.seq_id:
                 del self._of_block[block]

@@ -61,6 +61,32 @@ def test_a_fork_of_a_row_that_is_behind_drafts_as_the_row_does() -> None:
     assert run_checking_drafts(forced) >= 4
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("length", [11, 13])
+def test_forks_whose_full_blocks_become_one_draft_as_if_each_had_its_own(
+    length: int, ahead: bool
+) -> None:
+    drafts: list[str] = []
+    forced = Forced(
+        "qwen3_5",
+        lambda _: "".join(drafts),
+        drafter="mtp",
+        block_size=4,
+        ahead=ahead,
+        max_rows=3,
+    )
+    [first] = forced.submit([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9][:length], 40)
+    while len(forced.scheduler.sequences[first].tokens) < 16:
+        forced.step()
+    forced.forked_at[forced.scheduler.fork(first)] = 16
+    for _ in range(3):
+        forced.step()
+    drafts.append("RR")
+    for _ in range(3):
+        forced.step()
+        forced.check()
+
+
 def test_blocks_of_a_request_that_ended_behind_are_true_for_the_next() -> None:
     drafting: list[bool] = []
     forced = Forced(

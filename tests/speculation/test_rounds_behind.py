@@ -36,6 +36,23 @@ def test_whoever_runs_in_blocks_or_a_slot_of_a_row_that_is_behind_disturbs_it() 
     assert old.holders((10, 21), (1,)) == [1, 2]
 
 
+def test_a_row_begins_with_the_hidden_state_of_the_block_that_was_before_it_then() -> None:
+    def old() -> RoundsBehind:
+        return behind(Row(1, (5,), 8, (10, 11, 12), 1), Row(2, (6,), 7, (20, 21), 2))
+
+    begins = Row(2, (7,), 8, (20, 21, 11), 2)  # that block is another's now
+    assert old().disturbed_by([begins]) == [1]
+    assert not old().goes_on([Row(1, (7,), 9, (10, 13, 12), 1), begins])
+    assert old().holders((11,), ()) == [1]
+    late = old()
+    assert late.goes_on([Row(1, (7,), 9, (10, 13, 12), 1), Row(2, (7,), 8, (20, 21, 22), 2)])
+    late.add([Row(1, (7,), 9, (10, 13, 12), 1)], mx.array([[7]]), mx.array([[[9.0]]]))
+    taken = late.take([1])
+    assert taken is not None
+    assert [window.row.blocks for window in taken[0]] == [(10, 11, 12)]
+    assert late.holders((11, 12), (1,)) == []
+
+
 def test_what_is_behind_is_handed_out_once_by_sequence() -> None:
     old = behind(Row(1, (5,), 7, (10, 11), 1), Row(2, (6,), 4, (20, 21), 2))
     old.add([Row(2, (UNKNOWN,), 5, (20, 21), 2)], mx.array([[7]]), mx.array([[[9.0]]]))
