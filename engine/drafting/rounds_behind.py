@@ -44,12 +44,19 @@ class _Stretch:
     def row(self, block_size: int) -> Row:
         """All of it as one row of certain tokens, whose ids are on the device.
 
-        It begins with the hidden state of a block that may have been exchanged since for another.
+        Blocks are those that its rounds had: a full one may have been exchanged for another since.
         """
-        first, last = self.first, self.last
-        before = first.start // block_size
-        blocks = (*first.blocks[:before], *last.blocks[before:])
-        return Row(last.seq_id, (UNKNOWN,) * len(self), first.start, blocks, last.slot)
+        first, length = self.first, len(self)
+        blocks, begun = list(first.blocks[: first.start // block_size]), first.start
+        end = begun + length
+        for rounds, count, number in self.pieces:
+            while (last := min(end, (len(blocks) + 1) * block_size) - 1) < begun + count:
+                rows, _, _ = rounds[last - begun]
+                blocks.append(rows[number].blocks[len(blocks)])
+                if last == end - 1:
+                    break
+            begun += count
+        return Row(first.seq_id, (UNKNOWN,) * length, first.start, tuple(blocks), self.last.slot)
 
     def cut(self, count: int) -> None:
         """Forget all but the first ``count`` rounds."""
@@ -223,9 +230,7 @@ class RoundsBehind:
         taken = [found for one in wanted if (found := self._stretches.pop(one, None)) is not None]
         if not taken:
             return None
-        for stretch in taken:
-            self._let_go(stretch)
-        windows = [Window(stretch.row(self.block_size)) for stretch in taken]
+        windows = [Window(self._let_go(stretch)) for stretch in taken]
         return windows, *_gather(taken)
 
     def _block_before(self, row: Row) -> int | None:
@@ -234,17 +239,20 @@ class RoundsBehind:
             return None
         return row.blocks[row.start // self.block_size - 1]
 
-    def _let_go(self, stretch: _Stretch) -> None:
-        row, before = stretch.last, self._block_before(stretch.first)
-        if before is not None:
-            self._after[before].discard(row.seq_id)
-            if not self._after[before]:
-                del self._after[before]
-        for block in row.blocks[stretch.first.start // self.block_size :]:
+    def _let_go(self, stretch: _Stretch) -> Row:
+        """Nothing is behind of a sequence any more; return what was, as one row."""
+        row, last, before = stretch.row(self.block_size), stretch.last, stretch.first
+        first = before.start // self.block_size
+        for block in (*row.blocks[first:], *last.blocks[first:]):
             if self._of_block.get(block) == row.seq_id:
                 del self._of_block[block]
         if self._of_slot.get(row.slot or 0) == row.seq_id:
             del self._of_slot[row.slot or 0]
+        if (after := self._block_before(before)) is not None:
+            self._after[after].discard(row.seq_id)
+            if not self._after[after]:
+                del self._after[after]
+        return row
 
 
 def _gather(stretches: Sequence[_Stretch]) -> tuple[mx.array, mx.array]:
