@@ -6,8 +6,7 @@ block's hash covers. To go on from a block boundary h of the position before it 
 block keeps that of its last position. Elsewhere it is the pending hidden state in the slot.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -18,17 +17,18 @@ from scheduler.round import BlockCopy, Row, SlotCopy
 
 from ..attention.paged import bind_to_pages
 from ..backend import Backend
-from ..batch import Batch, Int32s, Window
+from ..batch import Batch, Window
 from ..forward import Forward
 from ..pages import PageShape
 from ..slots import SlotArray, Slots
 from ..view import BatchView
 from .chain import Chain
 from .chain_cache import ChainCache
+from .chained import chained, chained_after, tables_after
 from .drafter import Choose, Drafter, choose_likeliest
 from .mtp import MTPHead
 from .offer import Offer, Unjudged, WindowOffer
-from .rounds_behind import Left, RoundsBehind
+from .rounds_behind import Left, RoundsBehind, before
 
 _start: Callable[..., None] = mx.async_eval  # mlx does not type it
 
@@ -93,12 +93,12 @@ class MTPDrafter(Drafter):
         rows = sorted(rows, key=lambda row: (-row.num_drafts, -row.start))
         hidden = self._pending_hidden(rows)
         tokens = mx.array([row.tokens[-1] for row in rows], mx.uint32)  # as what is chosen
-        return self._chain([_chained(row) for row in rows], hidden, tokens, choose)
+        return self._chain([chained(row) for row in rows], hidden, tokens, choose)
 
     def begin_after(self, before: Unjudged, choose: Choose) -> Offer:
         """The same from where the device says that each row goes on: beyond its blocks, maybe."""
         if choose is choose_likeliest and self._run_chain and not before.batch.is_ragged:
-            tables = _tables_after(before.batch, before.num_drafts, iter(self.spare))
+            tables = tables_after(before.batch, before.num_drafts, iter(self.spare))
             offered, last = self._run_chain(before, tables)
             self._last = before.batch, last
             return WindowOffer([row.seq_id for row in before.rows], offered)
@@ -107,7 +107,7 @@ class MTPDrafter(Drafter):
         rows, count = [before.rows[number] for number in order], before.num_drafts
         accepted = before.accepted[place]
         spare = iter(self.spare)
-        windows = [_chained_after(row, count, self.block_size, spare) for row in rows]
+        windows = [chained_after(row, count, self.block_size, spare) for row in rows]
         hidden, following = before.hidden[place, accepted], before.following[place]
         return self._chain(windows, hidden, following, choose, accepted)
 
@@ -229,7 +229,7 @@ class MTPDrafter(Drafter):
         ends = {row.seq_id: row.start for row in rows}
         for seq_id, position in ends.items():
             self._behind.cut(seq_id, position)
-        self._left = [part for left in self._left if (part := _before(left, ends)) is not None]
+        self._left = [part for left in self._left if (part := before(left, ends)) is not None]
 
     @property
     def _most_behind(self) -> int:
@@ -301,44 +301,3 @@ class MTPDrafter(Drafter):
                 for place in range(first, count, self.block_size)
             ]
         return found
-
-
-def _before(left: Left, ends: Mapping[int, int]) -> Left | None:
-    """What stands of a round where sequences have failed from ``ends`` on; None: nothing of it."""
-    rows, tokens, hidden = left
-    stand = [row.start < ends.get(row.seq_id, row.start + 1) for row in rows]
-    if all(stand):
-        return left
-    numbers = [number for number, stands in enumerate(stand) if stands]
-    if not numbers:
-        return None
-    place = mx.array(numbers)
-    return [rows[number] for number in numbers], tokens[place], hidden[place]
-
-
-def _chained(row: Row) -> Window:
-    """The positions that a chain of drafts runs: the pending token's and all but the last's."""
-    return Window(Row(row.seq_id, (0,) * row.num_drafts, row.start, row.blocks, row.slot))
-
-
-def _chained_after(row: Row, count: int, block_size: int, spare: Iterator[int]) -> Window:
-    """The same of ``count`` drafts after ``row``, of whose own any number may be accepted."""
-    start, length = row.certain_end, 2 * count
-    lacking = max(0, -(-(start + length) // block_size) - len(row.blocks))
-    blocks = (*row.blocks, *islice(spare, lacking))
-    return Window(Row(row.seq_id, (0,) * length, start, blocks, row.slot))
-
-
-def _tables_after(batch: Batch, count: int, spare: Iterator[int]) -> Int32s:
-    """Blocks of chains of ``count`` drafts after the windows of ``batch``, (rows, most).
-
-    Of the drafts that those have any number may be accepted.
-    """
-    needed = [-(-(row.certain_end + 2 * count) // batch.block_size) for row in batch.rows]
-    tables = np.zeros((batch.size, max(needed)), np.int32)
-    tables[:, : batch.blocks.shape[1]] = batch.blocks
-    for line, row, used, most in zip(tables, batch.rows, batch.used, needed, strict=True):
-        if most > used:
-            own = row.blocks[used:most]
-            line[used:most] = (*own, *islice(spare, most - used - len(own)))
-    return tables

@@ -6,7 +6,7 @@ of the last one, each a token further: it is enough to know that (``goes_on``), 
 their sequences once somebody asks.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,6 +20,19 @@ from ..cuda import device, gathering
 
 Left = tuple[Sequence[Row], mx.array, mx.array]
 """What is left of a round of one token a row: rows, tokens (rows, 1), hidden (rows, 1, size)."""
+
+
+def before(left: Left, ends: Mapping[int, int]) -> Left | None:
+    """What stands of a round where sequences have failed from ``ends`` on; None: nothing of it."""
+    rows, tokens, hidden = left
+    stand = [row.start < ends.get(row.seq_id, row.start + 1) for row in rows]
+    if all(stand):
+        return left
+    numbers = [number for number, stands in enumerate(stand) if stands]
+    if not numbers:
+        return None
+    place = mx.array(numbers)
+    return [rows[number] for number in numbers], tokens[place], hidden[place]
 
 
 class _Piece(NamedTuple):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.batch import Batch, Window
 from engine.drafting.chain import Chain
-from engine.drafting.mtp_drafter import _chained_after, _tables_after
+from engine.drafting.chained import chained_after, tables_after
 from engine.drafting.offer import Offer, Unjudged, WindowOffer
 from engine.engine import Engine
 from engine.forward_pass import judge, wanted_of
@@ -133,7 +133,7 @@ def test_chains_that_leave_their_row_s_blocks_write_to_blocks_of_their_own() -> 
     drafter = parts.executor.drafter
     pages, spare = drafter.layer.pages, iter(drafter.spare)
     rows = [Row(1, (5,), 6, (10, 11), 1), Row(2, (5,), 3, (20,), 2), Row(3, (5,), 0, (30, 31), 3)]
-    windows = [_chained_after(row, 3, 4, spare) for row in rows]
+    windows = [chained_after(row, 3, 4, spare) for row in rows]
 
     assert [(window.row.start, window.length) for window in windows] == [(7, 6), (4, 6), (1, 6)]
     lent: list[int] = []
@@ -189,7 +189,7 @@ def test_tables_of_chains_have_their_row_s_blocks_and_then_spare_ones() -> None:
         for seq_id, (start, own) in enumerate(zip(starts, blocks, strict=True))
     ]
     batch = Batch([Window(row, (7,) * 3) for row in rows], 4, keep_order=True)
-    assert _tables_after(batch, 3, iter(range(90, 99))).tolist() == [
+    assert tables_after(batch, 3, iter(range(90, 99))).tolist() == [
         [10, 11, 12, 90],
         [20, 21, 91, 0],
         [30, 92, 0, 0],
