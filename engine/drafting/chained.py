@@ -1,4 +1,4 @@
-"""The positions that chains of drafts run, as windows and tables, beyond their rows' blocks maybe."""
+"""Windows and tables of the positions that chains of drafts run: beyond their rows', maybe."""
 
 from collections.abc import Iterator
 from itertools import islice
