@@ -34,7 +34,7 @@ AT_ONCE_WITH_STATES = 8  # likewise, where no draft of the last round is part of
 CHUNK = 512  # tokens of a row that are caught up at a time
 PLAIN_FOR_NOW = 8  # rounds without drafts after which prompts wait until somebody drafts
 NEAR = 64  # tokens behind from which a prompt is run on at once, and a checkpoint worth keeping
-MOST_LEFT = 256  # rounds without drafts that are looked at together
+MOST_LEFT = 64  # rounds without drafts that are looked at together
 MOST_TOKENS = 2048  # of all rows, with what they are padded to
 
 
