@@ -5,7 +5,10 @@ many words before them are the same as where they come from. Both for all rows a
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+
+from .depth import Found
 
 PRIOR = 0.7
 SURE = 0.98  # nothing is more likely
@@ -15,6 +18,7 @@ ROW_STRENGTH = 10.0  # drafts of its own after which a row counts as much as all
 ROW_MEMORY = 0.95  # of what a row had before, at each draft
 ROW_MEMORY_PLAIN = 0.9  # likewise, at each round without drafts: bad luck is forgiven
 MAX_ROWS_KNOWN = 4096
+LEAST_CHANCE = 0.05  # that a draft is reached and accepted, for a row to carry it
 KINDS_OF_EVIDENCE = (2, 3, 4, 6, 9, 13)  # words that are the same: from so many on
 
 
@@ -33,6 +37,17 @@ class AcceptanceRecord:
         factor = (accepted + ROW_STRENGTH) / (expected + ROW_STRENGTH)
         return min(SURE, self.overall[kind] * factor)
 
+    def chances(self, seq_id: int, kinds: Iterable[int]) -> list[float]:
+        """How likely each of a row's drafts is reached and accepted, as far as that is likely."""
+        chances: list[float] = []
+        chance = 1.0
+        for kind in kinds:
+            chance *= self.chance(seq_id, kind)
+            if chance < LEAST_CHANCE:
+                break
+            chances.append(chance)
+        return chances
+
     def learn(self, seq_id: int, kinds: Seq[int], num_accepted: int) -> None:
         """Drafts of these kinds, one after the other, of which the first so many were accepted."""
         if not kinds:
@@ -50,6 +65,13 @@ class AcceptanceRecord:
         if len(self._rows) > MAX_ROWS_KNOWN:
             self._rows.popitem(last=False)
 
+    def learn_found(self, found: Found, tokens: Seq[int]) -> None:
+        """Drafts were in hand and the target said ``tokens``, whether they ran or not."""
+        said = tokens[: len(found.drafts)]
+        pairs = enumerate(zip(found.drafts, said, strict=False))
+        right = next((place for place, (draft, token) in pairs if draft != token), len(said))
+        self.learn(found.seq_id, kinds_of(found)[: len(said)], right)
+
     def fade(self, count: int = 1) -> None:
         """Rounds without drafts have passed: of what rows did with theirs a little is forgotten."""
         self._num_plain += count
@@ -61,6 +83,11 @@ class AcceptanceRecord:
         accepted, expected, at = known
         kept = ROW_MEMORY_PLAIN ** (self._num_plain - at)
         return kept * accepted, kept * expected
+
+
+def kinds_of(found: Found) -> list[int]:
+    """Of each draft in hand: as long as they are accepted, more and more words are the same."""
+    return [kind_of_evidence(found.evidence + place) for place in range(len(found.drafts))]
 
 
 def kind_of_evidence(same_words: int) -> int:

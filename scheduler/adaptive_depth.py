@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
-from .acceptance_record import KINDS_OF_EVIDENCE, AcceptanceRecord, kind_of_evidence
+from .acceptance_record import KINDS_OF_EVIDENCE, LEAST_CHANCE, AcceptanceRecord, kinds_of
 from .account import Account, start
 from .depth import Found
 from .looking import ROUNDS_TO_COMPARE, Looking
@@ -40,7 +40,6 @@ MANY_ROWS = 8  # of which some have a last one that is unlucky
 LOOKED_FOR = 1  # rows, always: with more, looking costs more than what begins to repeat brings
 LONG_TO_GO = 0.75  # of the most tokens that a row has to go
 HOPELESS = 0.9  # of a plain round's tokens a second: found drafts that bring less, at the best
-LEAST_CHANCE = 0.05  # that a draft is reached and accepted, for a row to carry it
 
 
 class Outcome(NamedTuple):
@@ -103,7 +102,7 @@ class AdaptiveDepth:
             self._rest.left = 0  # of other rows: what is found says how long the next one is
             return rooms
         pairs = zip(sequences, rooms, strict=True)
-        chances = {one.seq_id: self._chances(one.seq_id, range(room)) for one, room in pairs}
+        chances = {one.seq_id: self.record.chances(one.seq_id, range(room)) for one, room in pairs}
         if not any(chances.values()):  # or nobody would ever find out that drafts are better now
             pairs = zip(sequences, rooms, strict=True)
             chances = {one.seq_id: [LEAST_CHANCE] * min(1, room) for one, room in pairs}
@@ -160,7 +159,7 @@ class AdaptiveDepth:
         self.trials.forget_stake()
         self._count_idle()
         self._found = {one.seq_id: one for one in found}
-        chances = {one.seq_id: self._chances(one.seq_id, _kinds(one)) for one in found}
+        chances = {one.seq_id: self.record.chances(one.seq_id, kinds_of(one)) for one in found}
         worth = self._worth(num_rows, chances)
         rates = [n / self.times.guess(num_rows, d).least for d, n in enumerate(worth.tokens) if d]
         is_hopeless = max(rates, default=0.0) < HOPELESS * num_rows
@@ -323,17 +322,6 @@ class AdaptiveDepth:
         elif self.drafts_are_free:
             self.times.add_after_drafts(num_rows, seconds)
 
-    def _chances(self, seq_id: int, kinds: Iterable[int]) -> list[float]:
-        """How likely each of a row's drafts is reached and accepted, as far as that is likely."""
-        chances: list[float] = []
-        chance = 1.0
-        for kind in kinds:
-            chance *= self.record.chance(seq_id, kind)
-            if chance < LEAST_CHANCE:
-                break
-            chances.append(chance)
-        return chances
-
     def _worth(self, num_rows: int, chances: Mapping[int, Seq[float]]) -> Worth:
         """What a round brings by depth; ``chances`` are those of the rows that have drafts."""
         ends_by = None if self._rest.is_crowded else self._long_to_go
@@ -344,12 +332,4 @@ class AdaptiveDepth:
             kinds = range(min(outcome.num_drafted, self.max_depth))
             self.record.learn(outcome.seq_id, kinds, outcome.num_accepted)
         elif (found := self._found.get(outcome.seq_id)) is not None:
-            said = outcome.tokens[: len(found.drafts)]
-            pairs = enumerate(zip(found.drafts, said, strict=False))
-            right = next((place for place, (draft, token) in pairs if draft != token), len(said))
-            self.record.learn(outcome.seq_id, _kinds(found)[: len(said)], right)
-
-
-def _kinds(found: Found) -> list[int]:
-    """Of each draft: as long as they are accepted, more and more words are the same."""
-    return [kind_of_evidence(found.evidence + place) for place in range(len(found.drafts))]
+            self.record.learn_found(found, outcome.tokens)

@@ -56,8 +56,8 @@ FAULTS = [
     Fault(
         "found drafts are only judged if they ran",
         "adaptive_depth",
-        "said = outcome.tokens[: len(found.drafts)]",
-        "said = outcome.tokens[: outcome.num_drafted]",
+        "self.record.learn_found(found, outcome.tokens)",
+        "self.record.learn_found(found, outcome.tokens[: outcome.num_drafted])",
         "test_found_drafts::test_free_drafts_that_were_never_run_are_known_to_be_wrong",
     ),
     Fault(
