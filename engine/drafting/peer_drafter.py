@@ -173,6 +173,8 @@ class PeerDrafter(Drafter):
                 self._keep_what_is_there(row)
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:
+        if not (blocks or slots):
+            return
         self._see_left()
         self.store.copy(blocks, [slot for slot in slots if self._in_state.get(slot.source)])
         for block in blocks:
