@@ -15,7 +15,7 @@ from engine.sampling_params import SamplingParams
 from scheduler.adaptive_depth import AdaptiveDepth
 
 MEMORY = {"max_rows": 8, "max_context": 256, "prefix_cache": False, "async_scheduling": True}
-WARM, STEPS = 12, 30
+WARM, STEPS = 6, 10
 MOST_EXTRA = 8  # calls a step
 
 
@@ -64,7 +64,7 @@ def decoding(parts: Parts, num_rows: int) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("num_rows", [1, 8])
+@pytest.mark.parametrize("num_rows", [1, 6])
 @pytest.mark.parametrize("drafter", ["mtp", "peer", "lookup"])
 def test_a_drafter_that_rests_takes_few_calls_a_step_at_any_number_of_rows(
     drafter: str, num_rows: int
