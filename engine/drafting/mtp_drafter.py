@@ -81,6 +81,7 @@ class MTPDrafter(Drafter):
         self.block_hidden = Slots({"hidden": SlotArray((width,), dtype)}, num_blocks)
         self._behind = RoundsBehind(block_size)
         self._left: list[Left] = []  # rounds without drafts that nobody has looked at
+        self._room = MOST_BEHIND  # as many of them at most
         # of windows with drafts, a hidden state of each row that stands, until they are judged
         self._last: tuple[Batch, mx.array] | None = None
 
@@ -150,8 +151,7 @@ class MTPDrafter(Drafter):
 
     def leave(self, view: BatchView, hidden: mx.array) -> bool:
         """Keep the round as it is: whoever reads or writes what is behind looks at it first."""
-        left = self._left
-        if len(left) >= MOST_BEHIND and len(left) >= self._most_behind:
+        if len(self._left) >= self._room:
             self.catch_up()
         self._left.append((view.rows, view.tokens, hidden))
         return True
@@ -175,6 +175,7 @@ class MTPDrafter(Drafter):
             self._take_before(rows, own=behind.most(rows) >= most)
             behind.add(rows, tokens, hidden)
             number += 1
+        self._room = max(1, most - behind.longest)
 
     def _take_before(self, rows: Sequence[Row], *, own: bool) -> None:
         """Take in what ``rows`` disturb, and what is behind of their ``own`` sequences.
@@ -211,6 +212,7 @@ class MTPDrafter(Drafter):
         """Take in what was left for later, at once."""
         self._see_left()
         self._take()
+        self._room = self._most_behind
 
     def _take(self, seq_ids: Iterable[int] | None = None) -> None:
         """Take in what is behind of these sequences, or of all."""

@@ -7,6 +7,7 @@ from forced import Forced
 from stretches import Stretches, checked_drafts, run_checking_drafts
 
 from engine.drafting import mtp_drafter, peer_drafter
+from engine.drafting.mtp_drafter import MTPDrafter
 
 
 def test_drafts_after_a_stretch_without_any_are_those_of_a_run_from_scratch(
@@ -124,3 +125,26 @@ def test_a_round_that_raises_leaves_what_is_behind_as_it_was() -> None:
 
 def failing(*_: object) -> list[int]:
     raise ZeroDivisionError
+
+
+def test_no_row_is_later_than_may_be_though_others_come_and_make_it_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mtp_drafter, "MOST_BEHIND", 6)
+    forced = Forced("qwen3_5", lambda _: "", drafter="mtp", block_size=4)
+    drafter = forced.executor.drafter
+    assert isinstance(drafter, MTPDrafter)
+    drafter.catch_up()
+    [first] = forced.submit([3, 1, 4, 1, 5], 60)
+    latest = 0
+    for number in range(40):
+        if number % 9 == 4:
+            forced.submit([number, 2], 3)
+        forced.step()
+        stretch = drafter._behind._stretches.get(first)
+        late = sum(row.seq_id == first for rows, *_ in drafter._left for row in rows)
+        late += 0 if stretch is None else len(stretch)
+        assert late <= 6 + 1  # that which waits for the next look
+        latest = max(latest, late)
+    assert latest >= 6
+    forced.run(check_every=5)
