@@ -2,8 +2,9 @@
 
 Trials are paid from a *credit*: START, SHARE of the time spent so far (both are an account's), and
 SHARE_OF_GAINS of the time that drafts have spared. Every trial is charged what it lost against the
-best depth known, so what is lost by trying is bounded, however short or long the run; and a depth
-is not tried again before there is credit for what that lost the last time. Plain rounds,
+best depth known, so what is lost by trying is bounded, however short or long the run. Where rounds
+run ahead, and drafts keep them from it, a depth is charged in full from the second time on, and not
+tried again before there is credit for what that lost the last time. Plain rounds,
 with which all others are compared, are tried again on credit or not, and soon after drafts have
 begun to pay.
 """
@@ -142,7 +143,9 @@ class Trials:
             took = self.times.in_plain_rounds(num_rows, stake.depth, seconds)
             spared = stake.tokens / stake.other_rate - took
             if spared < -MOST_CHARGED:
-                before = tried.dearest.get(stake.depth, MOST_CHARGED)
+                before = MOST_CHARGED
+                if self.times.runs_ahead:
+                    before = tried.dearest.get(stake.depth, MOST_CHARGED)
                 tried.dearest[stake.depth], spared = -spared, max(spared, -before)
             if stake.is_trial:
                 spared = min(0.0, spared)
@@ -176,7 +179,9 @@ class Trials:
         for depth in sorted(range(len(tokens)), key=loss):
             length = 1 if self.drafts_are_free else ROUNDS_OF_TRIAL
             length += self.times.runs_ahead and depth == 0  # the last launches none: it is short
-            known = min(tried.lost.get(depth, 0.0), MOST_KNOWN)
+            known = 0.0
+            if self.times.runs_ahead:
+                known = min(tried.lost.get(depth, 0.0), MOST_KNOWN)
             costs = max(length * max(0.0, loss(depth)), known) * plain
             if depth == best or (depth and (costs > credit or credit <= 0)):
                 continue

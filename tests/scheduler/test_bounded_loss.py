@@ -227,6 +227,7 @@ def test_a_depth_is_not_tried_again_before_there_is_credit_for_what_it_lost(
     credit: float, is_tried: bool
 ) -> None:
     trials = Trials(RoundTimes(), drafts_are_free=False)
+    trials.times.runs_ahead = True
     for _ in range(ENOUGH):
         trials.times.add(1, 0, 1.0)
     guesses = [Guess(ratio, ratio, measured=True, trusted=True) for ratio in (1.0, 2.0)]
@@ -241,6 +242,7 @@ def test_a_depth_is_not_tried_again_before_there_is_credit_for_what_it_lost(
 
 def test_a_round_that_is_far_dearer_is_charged_in_full_the_second_time() -> None:
     trials = Trials(RoundTimes(), drafts_are_free=False)
+    trials.times.runs_ahead = True
     for _ in range(ENOUGH):
         trials.times.add(1, 0, 1.0)
     trials.end_round(1, 1.0)
