@@ -15,9 +15,12 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 
 from ipc.doorbell import Doorbell
 from ipc.short_turns import short_turn
+
+from .beat import Beat, ages_of
 
 _SIZE = 150  # bytes of a message, as a chunk's
 _NUMBER = 4
@@ -60,14 +63,12 @@ def _receive(clients: list[socket.socket], seconds: float) -> list[float]:
     owners = {client.fileno(): client for client in clients}
     for fd in owners:
         poll.register(fd, select.EPOLLIN)
-    ages: list[float] = []
-    until = float("inf")
-    while time.monotonic() < until:
+
+    def stamps() -> Iterator[bytes]:
         for fd, _ in poll.poll(0.02):
-            data = owners[fd].recv(_READ)
-            ages.append((time.monotonic_ns() - int(data[_NUMBER : _NUMBER + _STAMP])) / 1e6)
-        if ages and until == float("inf"):
-            until = time.monotonic() + seconds
+            yield owners[fd].recv(_READ)[_NUMBER : _NUMBER + _STAMP]
+
+    ages = ages_of(stamps, seconds)
     poll.close()
     return ages
 
@@ -103,10 +104,9 @@ def _worker(path: str, num_clients: int, step_seconds: float) -> None:
     stamps: deque[bytes] = deque()
 
     def step() -> None:
-        due = time.monotonic()
+        beat = Beat(step_seconds)
         while True:
-            due = max(due + step_seconds, time.monotonic())
-            time.sleep(max(due - time.monotonic(), 0))
+            beat.wait()
             stamps.append(str(time.monotonic_ns()).encode().rjust(_STAMP))
             bell.ring()
 

@@ -13,10 +13,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 
 import zmq
 
 from ipc.addresses import configure
+
+from .beat import Beat, ages_of
 
 _HEADER = 110  # bytes, as a chunk's
 _IDS = bytes(4)
@@ -61,15 +64,12 @@ def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket
 
 def _receive(poller: zmq.Poller, seconds: float) -> list[float]:
     """Receive for ``seconds`` from the first message on."""
-    ages: list[float] = []
-    until = float("inf")
-    while time.monotonic() < until:
+
+    def stamps() -> Iterator[bytes]:
         for client, _ in poller.poll(20):
-            header, _ = client.recv_multipart()
-            ages.append((time.monotonic_ns() - int(header)) / 1e6)
-        if ages and until == float("inf"):
-            until = time.monotonic() + seconds
-    return ages
+            yield client.recv_multipart()[0]
+
+    return ages_of(stamps, seconds)
 
 
 def _broker(front_address: str, back_address: str) -> None:
@@ -99,11 +99,10 @@ def _worker(address: str, num_clients: int, together: int, step_seconds: float) 
     numbers = [str(number).encode() for number in range(num_clients)]
 
     def step() -> None:
-        due = time.monotonic()
+        beat = Beat(step_seconds)
         for turn in itertools.count():
             first = turn * together % num_clients
-            due = max(due + step_seconds, time.monotonic())
-            time.sleep(max(due - time.monotonic(), 0))
+            beat.wait()
             stamp = str(time.monotonic_ns()).encode().rjust(_HEADER)
             events.put((stamp, numbers[first : first + together]))
             os.write(bell[1], b"x")

@@ -10,6 +10,8 @@ from ipc.fake_engine import FakeDelta
 from ipc.served_engine import LoadedEngine
 from ipc.worker import Worker
 
+from .beat import Beat
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -35,8 +37,11 @@ class StampEngine:
     pace: Pace
     running: dict[str, None] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
-    due: float = 0.0
+    beat: Beat = field(init=False)
     steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.beat = Beat(self.pace.step_seconds)
 
     @property
     def has_work(self) -> bool:
@@ -48,8 +53,7 @@ class StampEngine:
 
     def step(self) -> list[FakeDelta]:
         if self.pace.step_seconds:
-            self.due = max(self.due + self.pace.step_seconds, time.monotonic())
-            time.sleep(max(self.due - time.monotonic(), 0))
+            self.beat.wait()
         ready = [each for each in self.running if each not in self.paused]
         if self.pace.spread and ready:
             self.steps += 1

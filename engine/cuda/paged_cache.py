@@ -151,11 +151,12 @@ class CudaPagedCache(PagedCache):
         """Prepare the heads in ``projected``, write, attend: (rows, width, query heads * dim)."""
         constants = self.layer.constants(preparation, scale)
         sums = None
-        if self.shared is not None:
+        shared = self.shared
+        if shared is not None:
             sums = shared_prefix.attend_projected(
                 self.pages,
                 self.window,
-                self.shared,
+                shared,
                 projected=projected,
                 projection=projection,
                 preparation=preparation,

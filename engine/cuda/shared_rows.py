@@ -7,10 +7,11 @@ import numpy as np
 
 from ..batch import Batch, Int32s
 from .device import on_device
+from .paged_kernel import KEYS as TILE
 from .window import splits_for
 
 KEYS = 64  # shared positions are a multiple of: a tile of kernels/shared_prefix.cuh
-FIRST_BLOCKS = 16  # of a row, see kernels/paged_window.cuh: of each 16 positions
+FIRST_BLOCKS = 16  # of a row, see kernels/paged_window.cuh: of each key tile
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +98,7 @@ def packed_size(num_rows: int, num_groups: int) -> int:
 
 
 def _first_blocks(batch: Batch, positions: Int32s) -> Int32s:
-    own = positions[:, None] + np.arange(0, FIRST_BLOCKS * 16, 16, dtype=np.int32)
+    own = positions[:, None] + np.arange(FIRST_BLOCKS, dtype=np.int32) * TILE
     last = batch.blocks.shape[1] - 1
     return np.take_along_axis(batch.blocks, np.minimum(own // batch.block_size, last), axis=1)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import zmq
-from wire_in_process import InProcess
+from wire_in_process import InProcess, wait_until
 
 from ipc.admission import AdmissionLimits, Amount
 from ipc.client import (
@@ -27,32 +27,6 @@ from ipc.plain_router import PlainRouter
 
 needs_epoll = pytest.mark.skipif(not hasattr(select, "epoll"), reason="Linux has epoll")
 ENDLESS = {"max_tokens": 10**6, "seed": 1}
-
-
-def wait_until(condition: Any, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-@pytest.fixture
-def running() -> Iterator[InProcess]:
-    running = InProcess()
-    running.worker(step=0.002)
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def client(running: InProcess) -> Iterator[Client]:
-    with Client(running.address) as client:
-        yield client
-
-
-@pytest.fixture
-def engine(running: InProcess) -> FakeEngine:
-    return running.engines[0]
 
 
 def test_parts_add_up_to_the_answer(client: Client) -> None:

@@ -1,43 +1,16 @@
 """Many requests at a time: what comes of the others where one fails."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from wire_in_process import InProcess
+from wire_in_process import InProcess, wait_until
 
 from ipc.client import AsyncClient, Client, RequestFailedError
 from ipc.fake_engine import FakeEngine
 
 ENDLESS = {"max_tokens": 10**6, "seed": 1}
 PROMPTS = ["endless", "!refuse", "endless too"]
-
-
-@pytest.fixture
-def running() -> Iterator[InProcess]:
-    running = InProcess()
-    running.worker(step=0.002)
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def client(running: InProcess) -> Iterator[Client]:
-    with Client(running.address) as client:
-        yield client
-
-
-@pytest.fixture
-def engine(running: InProcess) -> FakeEngine:
-    return running.engines[0]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_where_one_fails_the_others_are_cancelled_at_once(

@@ -1,6 +1,7 @@
 """A broker and workers on threads of this process, on real sockets."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -53,3 +54,10 @@ class InProcess:
         for thread in self._threads:
             thread.join(60)
             assert not thread.is_alive()
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
