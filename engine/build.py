@@ -124,6 +124,8 @@ def build_parts(
         memory,
         uses_slots=per_slot > 0,
         finds_groups=ready.reads_groups_once,
+        # graphs make windows of one length; others take the host longer than the device
+        even_windows=in_order and drafter is not None and not drafter.is_free,
     )
     return Parts(
         options,
@@ -178,6 +180,7 @@ def _scheduler_config(
     *,
     uses_slots: bool,
     finds_groups: bool,
+    even_windows: bool,
 ) -> SchedulerConfig:
     on_gpu = mx.default_device() == mx.Device(mx.gpu)
     prompt_tokens = options.prompt_tokens_per_round
@@ -193,6 +196,7 @@ def _scheduler_config(
         max_context=_max_context(options, loaded),
         prefix_cache=options.prefix_cache,
         finds_groups=finds_groups,
+        even_windows=even_windows,
         model_identity=str(loaded.path),
         check=options.check,
     )

@@ -116,7 +116,8 @@ class Executor:
             return [Window(row) for row in rows], None
         may_wait = self._may_defer and not voice.needs_drafts(row.seq_id for row in rows)
         with self.phases.during("draft"):
-            return self._proposer.windows(rows, voice.choose, may_wait=may_wait, ready=ready)
+            choose = voice.choose_for(row.seq_id for row in rows) if may_wait else voice.choose
+            return self._proposer.windows(rows, choose, may_wait=may_wait, ready=ready)
 
     def read(self, round_: Round, voice: Voice) -> list[Verdict]:
         """Wait for what comes of a launched round; return verdicts in the order of its rows.

@@ -12,7 +12,7 @@ from .drafting.chain import Chain
 from .drafting.drafter import Choose, choose_likeliest
 from .drafting.offer import Unjudged
 from .draw import Draw
-from .likeliest import has_fast_host, likeliest
+from .likeliest import has_fast_host, likeliest, likeliest_on_device
 from .noise import NoiseAfter
 from .prompt_reader import Head
 from .run import Run
@@ -60,6 +60,10 @@ class Output:
 
     def begin(self, wanted: Sequence[Wanted], logits: mx.array) -> Picks:
         """Begin to pick a token for each wanted position; what is picked stays on the device."""
+        if all(
+            self._runs[want.window.row.seq_id].is_plain for want in wanted if not want.num_ahead
+        ):
+            return Picks(likeliest_on_device(logits))
         draws: list[Draw] = []
         for _, group in groupby(wanted, key=lambda want: id(want.window)):
             window = next(group).window
@@ -94,9 +98,15 @@ class Output:
         ]
         return self._acceptance.choose(seq_ids, len(chain), draws, logits)
 
+    def choose_for(self, seq_ids: Iterable[int]) -> Choose:
+        """Return what picks drafts of these: ``choose``, unless they all say the likeliest."""
+        if all(self._runs[seq_id].is_plain for seq_id in seq_ids):
+            return choose_likeliest
+        return self.choose
+
     def choose_after(self, before: Unjudged) -> Choose:
         """Return what picks drafts that follow windows which nobody has judged yet."""
-        if all(self._runs[row.seq_id].is_plain for row in before.rows):
+        if self.choose_for(row.seq_id for row in before.rows) is choose_likeliest:
             return choose_likeliest
         places = {row.seq_id: place for place, row in enumerate(before.rows)}
 

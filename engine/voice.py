@@ -45,6 +45,10 @@ class Voice(Protocol):
         """Whether all that these say from here on depends on logits and places alone."""
         ...
 
+    def choose_for(self, seq_ids: Iterable[int]) -> Choose:
+        """Return what picks drafts of these, which is ``choose``, or something simpler."""
+        ...
+
     def choose_after(self, before: Unjudged) -> Choose:
         """Return what picks drafts that follow ``before``, whose rows are settled."""
         ...

@@ -35,6 +35,7 @@ from .trials import Trials
 from .worth import Worth, worth
 
 MARGIN, MARGIN_PER_ROW = 1.01, 0.002  # times a plain round's tokens a second, for drafts at all
+MARGIN_TO_END = 0.95  # likewise, where rounds run ahead and drafts go on: to end and begin is dear
 MARGIN_AT_END = 1.0  # over the tokens to go, for more rows: a batch of them ends by bad luck
 MANY_ROWS = 8  # of which some have a last one that is unlucky
 LOOKED_FOR = 1  # rows, always: with more, looking costs more than what begins to repeat brings
@@ -70,6 +71,7 @@ class AdaptiveDepth:
         self._rows_before = 0
         self._long_to_go: set[int] = set()  # rows by which a batch ends that is not
         self._most_left = 0  # tokens that a row has to go
+        self._rooms: dict[int, int] = {}  # drafts that rows can use, where some have few to go
         self._rest = Rest()
         self._rests = False  # in the round in flight drafts are not thought of
         self._next_rests = False  # nor in the one after it, if that is decided
@@ -79,8 +81,12 @@ class AdaptiveDepth:
         # itself one that another is launched ahead of.
         self._launched = self._launches = False
         self._may_launch = False  # whether that was asked, while it was in flight
+        self._drafting: set[int] = set()  # numbers of rows with which drafts were the best
         # Worth of the round in flight, if drafted
         self._expected: tuple[float, float] | None = None
+        # Of a plain round, by the last one: it was launched before, and launched none, for drafts
+        # were to come. The first one after drafts launches two.
+        self._spared = 0.0
 
     def depths(self, sequences: Seq[Sequence], num_waiting: int = 0) -> Seq[int]:
         """Return how many drafts each of the round's decoding rows carries."""
@@ -98,6 +104,9 @@ class AdaptiveDepth:
         pairs = zip(sequences, left, strict=True)
         self._long_to_go = {one.seq_id for one, n in pairs if n >= LONG_TO_GO * self._most_left}
         rooms = [min(self.max_depth, tokens - 1) for tokens in left]
+        self._rooms = {}
+        if min(rooms, default=self.max_depth) < self.max_depth:
+            self._rooms = {one.seq_id: n for one, n in zip(sequences, rooms, strict=True)}
         if self.drafts_are_free:
             self._rest.left = 0  # of other rows: what is found says how long the next one is
             return rooms
@@ -204,10 +213,7 @@ class AdaptiveDepth:
             self._looking_with(len(round_.rows)).add(seconds, looked=not self._rests)
         if decodes:
             has_drafts = bool(self._found) or any(v.num_drafted for v in verdicts)
-            outcomes = [
-                Outcome(v.seq_id, v.num_drafted, v.num_accepted, v.tokens)
-                for v in (verdicts if has_drafts else ())
-            ]
+            outcomes = [self._outcome(verdict) for verdict in (verdicts if has_drafts else ())]
             self.observe(len(round_.rows), seconds, outcomes)
         else:
             self._last_depth = 0  # drafts that come next begin anew
@@ -215,6 +221,14 @@ class AdaptiveDepth:
         self.trials.next_round()
         self._launched, self._launches, self._may_launch = self._launches, False, False
         self._rests, self._next_rests = self._next_rests, False
+
+    def _outcome(self, verdict: Verdict) -> Outcome:
+        """What of a verdict counts: drafts beyond an answer's end brought nothing."""
+        drafted, accepted = verdict.num_drafted, verdict.num_accepted
+        if self._rooms:
+            room = self._rooms.get(verdict.seq_id, drafted)
+            drafted, accepted = min(drafted, room), min(accepted, room)
+        return Outcome(verdict.seq_id, drafted, accepted, verdict.tokens)
 
     def _count_idle(self) -> None:
         """Count rounds that have passed, all of as many rows, in what is thought of drafts."""
@@ -271,7 +285,8 @@ class AdaptiveDepth:
         """Count what a round brought and took; others than its rows' coming and going may not."""
         account, expected = self._account(num_rows), self._expected
         self._expected = None
-        price = 0.0
+        price, spared = 0.0, self._spared
+        self._spared = 0.0
         if self.drafts_are_free and not self._rests:
             price = self._looking_with(num_rows).price
         if not (depth or self._last_depth) or self._rows_before not in (0, num_rows):
@@ -279,11 +294,14 @@ class AdaptiveDepth:
                 account.settle(0, 1.0, 1.0 + price)
             else:
                 account.wait()
+                if self._launched and not self._launches:
+                    self._spared = max(0.0, 1 - self.times.in_plain_rounds(num_rows, 0, seconds))
             return
         brought = 1 + accepted / num_rows
         if expected is not None and expected[1] > 0:
             brought = 1 + (expected[0] / num_rows - 1) * accepted / expected[1]
-        account.settle(depth, brought, self.times.in_plain_rounds(num_rows, depth, seconds) + price)
+        took = self.times.in_plain_rounds(num_rows, depth, seconds) - spared * bool(depth)
+        account.settle(depth, brought, took + price)
 
     def _decide(self, num_rows: int, worth: Worth) -> int:
         """Return the depth of a round that is to bring ``worth``, or a trial's."""
@@ -300,10 +318,17 @@ class AdaptiveDepth:
         best, margin = 0, MARGIN + MARGIN_PER_ROW * num_rows
         if num_rows > MANY_ROWS and not self._rest.is_crowded:
             margin += MARGIN_AT_END / max(1, self._most_left)
+        size = alike(num_rows)
+        if self.times.runs_ahead and size in self._drafting:
+            margin = MARGIN_TO_END
         for depth, guess in enumerate(guesses):
             enough = rates[best] if best else margin * rates[0]
             if depth and guess.trusted and rates[depth] > enough:
                 best = depth
+        if best:
+            self._drafting.add(size)
+        else:
+            self._drafting.discard(size)
         return self.trials.choose(num_rows, tokens, guesses, best)
 
     def _keep_time(self, num_rows: int, depth: int, seconds: float) -> None:

@@ -23,6 +23,7 @@ class SchedulerConfig:
     prefix_cache: bool = True
     max_checkpoints: int | None = None  # None: what num_slots leaves beside max_rows
     finds_groups: bool = True  # say which rows of a round share leading blocks
+    even_windows: bool = False  # whose answer ends sooner carries as many drafts as the others
     model_identity: str = ""  # part of every hash: caches of two models never meet
     max_preemptions: int = 2  # of one sequence; after that it starts only where it can stay
     max_failures: int = 3  # of one sequence, without a token between them

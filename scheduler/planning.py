@@ -86,6 +86,8 @@ class RoundBuilder:
         depths: Seq[int] = [0] * len(decoding)
         if decoding and not self._is_decided(decoding):
             depths = self.policy.depths(decoding, len(self.ledger.line))
+            if self.config.even_windows:
+                depths = [max(depths)] * len(decoding)
         for sequence, depth in zip(decoding, depths, strict=True):
             if sequence.status == "running" and sequence.seq_id not in suspects:
                 self._add_decode(sequence, depth)
@@ -179,7 +181,9 @@ class RoundBuilder:
         certain_end = start + 1
         num_drafts = 0
         if depth > 0:
-            num_drafts = min(depth, request.max_tokens - sequence.num_generated - 1)
+            num_drafts = depth
+            if not self.config.even_windows:
+                num_drafts = min(depth, request.max_tokens - sequence.num_generated - 1)
             if self.config.max_context is not None:
                 num_drafts = min(num_drafts, self.config.max_context - certain_end)
         reserved = self._reserve(sequence, certain_end, num_drafts)

@@ -39,6 +39,7 @@ class _Tried:
     most_depths: int = 0  # that there ever was room for
     retry_at: dict[int, int] = field(default_factory=dict)
     retry_gap: dict[int, int] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)  # rounds when the last trial began
     dearest: dict[int, float] = field(default_factory=dict)  # plain rounds a round lost, by depth
     lost: dict[int, float] = field(default_factory=dict)  # plain rounds, by the last trial
 
@@ -95,6 +96,7 @@ class Trials:
             tried,
             retry_at={**tried.retry_at},
             retry_gap={**tried.retry_gap},
+            begun={**tried.begun},
             dearest={**tried.dearest},
             lost={**tried.lost},
         )
@@ -163,7 +165,8 @@ class Trials:
         tried = self._tried_with(num_rows)
         plain, credit = self.times.plain_seconds(num_rows) or 0.0, self.credit or 0.0
         if best and not tried.pays and guesses[best].measured and not self.drafts_are_free:
-            tried.retry_at[0] = tried.rounds + FIRST_CHECK
+            at_least = tried.begun.get(0, -FIRST_RETRY) + FIRST_RETRY
+            tried.retry_at[0] = max(tried.rounds + FIRST_CHECK, at_least)
         tried.most_depths = max(tried.most_depths, len(tokens))
         if len(tokens) == tried.most_depths:  # fewer have room where answers end: it says nothing
             tried.pays = best > 0
@@ -193,7 +196,7 @@ class Trials:
                 tried.current, tried.least_end = depth, tried.rounds + length
                 is_long = not (guesses[depth].measured or self.drafts_are_free)
                 tried.end = tried.rounds + LONG_TRIAL if is_long else tried.least_end
-                tried.lost[depth] = 0.0
+                tried.lost[depth], tried.begun[depth] = 0.0, tried.rounds
                 return depth
         return None
 

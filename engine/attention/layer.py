@@ -48,10 +48,17 @@ class TakeIn(Protocol):
 
 
 class RunChain(Protocol):
-    """Runs chains of the likeliest tokens, after windows that nobody has judged, by one graph."""
+    """Runs chains of the likeliest tokens by one graph."""
+
+    def begin(self, tokens: mx.array, hidden: mx.array, batch: Batch) -> mx.array:
+        """Return windows, (rows, width) int32: each its token of ``tokens``, uint32, and drafts.
+
+        ``hidden`` (rows, size) begins them; ``batch`` has their positions, all as many.
+        """
+        ...
 
     def __call__(self, before: Unjudged, tables: Int32s) -> tuple[mx.array, mx.array]:
-        """Return windows for the next round, (rows, width) int32, each a token and its drafts.
+        """Return windows that follow ``before``, likewise, which nobody has judged.
 
         And the hidden states that they begin with, (rows, size). ``tables`` (rows, any) are blocks
         of what the chains may write to.

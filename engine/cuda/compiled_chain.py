@@ -3,31 +3,34 @@
     picked, windows, hidden -> following, last
     following, last -> step -> draft -> step -> draft ...
 
-Step by step the host takes longer for a chain than the device.
+Step by step the host takes longer for a chain than the device. Rows that only fill up a graph write
+to scratch.
 """
 
 import mlx.core as mx
+import numpy as np
 
 from ..attention.layer import RunStep
-from ..batch import Int32s
+from ..batch import Batch, Int32s
 from ..drafting.offer import Unjudged
 from ..likeliest import likeliest_on_device
 from .accepting import accept, join
 from .attention_layer import CudaAttentionLayer
-from .compiled_body import MOST_ROWS
+from .compiled_body import MOST_ROWS, rows_of_graph
 from .device import on_device
 from .paged_cache import CudaPagedCache
 from .upload import Upload
-from .window import WindowArrays, padded, splits_for
+from .window import WindowArrays, filled_up, padded, splits_for, with_lines
 
 
 class CompiledChain:
-    """Runs ``run`` as often as the windows before have drafts; all of them have as many."""
+    """Runs ``run`` as often as there are to be drafts: of all rows as many."""
 
     def __init__(self, layer: CudaAttentionLayer, run: RunStep) -> None:
         self._layer = layer
         self._run = run
         self._compiled = mx.compile(self._trace)
+        self._begun = mx.compile(self._trace_begin)
         self._lengths = mx.ones((MOST_ROWS,), mx.int32)
         mx.eval(self._lengths)
         self.undo()
@@ -36,17 +39,41 @@ class CompiledChain:
         """A run failed: forget what it left, which must never be evaluated."""
         self._upload = Upload()
 
+    def begin(self, tokens: mx.array, hidden: mx.array, batch: Batch) -> mx.array:
+        """See attention.layer.RunChain."""
+        assert not batch.is_ragged
+        rows, count = batch.size, batch.width
+        lacking = rows_of_graph(rows) - rows
+        tables = filled_up(padded(batch.blocks), lacking)
+        places = filled_up(batch.starts, lacking) + np.arange(count, dtype=np.int32)[:, None]
+        packed = self._upload.write([tables, places])
+        windows = self._begun(
+            with_lines(tokens, lacking),
+            with_lines(hidden, lacking),
+            packed,
+            tables.shape[1],
+            count,
+        )
+        self._upload.until(windows)
+        return windows[:rows] if lacking else windows
+
     def __call__(self, before: Unjudged, tables: Int32s) -> tuple[mx.array, mx.array]:
         """See attention.layer.RunChain."""
         batch = before.batch
         assert not batch.is_ragged
-        tables = padded(tables)
-        packed = self._upload.write([tables, batch.starts + 1])
+        rows, width = batch.size, batch.width
+        lacking = rows_of_graph(rows) - rows
+        tables = filled_up(padded(tables), lacking)
+        packed = self._upload.write([tables, filled_up(batch.starts + 1, lacking)])
         windows, last = self._compiled(
-            before.picked, before.windows, before.hidden, packed, tables.shape[1]
+            with_lines(before.picked, lacking * width),
+            with_lines(before.windows, lacking),
+            with_lines(before.hidden, lacking),
+            packed,
+            tables.shape[1],
         )
         self._upload.until(windows)
-        return windows, last
+        return (windows[:rows], last[:rows]) if lacking else (windows, last)
 
     def _trace(
         self,
@@ -60,14 +87,35 @@ class CompiledChain:
         size = rows * num_blocks
         tokens, last, places = accept(picked, windows, hidden, packed[size : size + rows])
         tables = on_device(packed[:size]).reshape(rows, num_blocks)
+        return self._chain(tokens, last, places, tables, width - 1), last
+
+    def _trace_begin(
+        self,
+        tokens: mx.array,
+        hidden: mx.array,
+        packed: mx.array,
+        num_blocks: int,
+        count: int,
+    ) -> mx.array:
+        rows = tokens.size
+        size = rows * (num_blocks + count)
+        own = on_device(packed[:size])
+        tables = own[: rows * num_blocks].reshape(rows, num_blocks)
+        places = own[rows * num_blocks : size].reshape(count, rows)
+        return self._chain(tokens, hidden, places, tables, count)
+
+    def _chain(
+        self, tokens: mx.array, hidden: mx.array, places: mx.array, tables: mx.array, count: int
+    ) -> mx.array:
+        rows, num_blocks = tables.shape
         num_splits = splits_for(num_blocks * self._layer.pages.block_size)
-        state, found = last[:, None], [tokens]
-        for step in range(width - 1):
+        state, found = hidden[:, None], [tokens]
+        for step in range(count):
             window = WindowArrays(places[step], self._ones(rows), tables, num_splits)
             state, logits = self._run(tokens, state, CudaPagedCache(self._layer, 1, window))
             tokens = likeliest_on_device(logits)
             found.append(tokens)
-        return join(found), last
+        return join(found)
 
     def _ones(self, rows: int) -> mx.array:
         """A length for each of ``rows``, of those that are made once."""

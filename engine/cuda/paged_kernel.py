@@ -20,8 +20,8 @@ class Form(NamedTuple):
 
 FLOAT32_FORM = Form(4, 1, 3)
 FORMS = {  # by whether heads are larger than 128, and by halves of a tile of queries
-    (False, 1): Form(6, 1, 3),
-    (False, 2): Form(6, 2, 2),
+    (False, 1): Form(5, 1, 4),
+    (False, 2): Form(5, 2, 2),
     (True, 1): Form(6, 1, 2),
     (True, 2): Form(6, 1, 2),
 }
@@ -88,8 +88,8 @@ def paged_kernel(
             BFLOAT16_TILES,
         )
         shared = (QUERIES + 2 * form.warps * form.held * KEYS) * (head_dim + 8) * 2
-    # for what pieces of shared positions come to: 64 parts, and what they weigh
-    room = 64 * (2 * head_dim + 8) if has_shared and halves == 1 and head_dim <= 128 else 0
+    # for what pieces of shared positions come to: 32 parts, and what they weigh
+    room = 32 * (2 * head_dim + 8) if has_shared and halves == 1 and head_dim <= 128 else 0
     body = source + window_source(SHARED if has_shared else ALONE) + ATTEND.replace("TILES", tiles)
     kernel = Kernel(
         f"{name}_sums" if has_shared else name,

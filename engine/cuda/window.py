@@ -65,8 +65,26 @@ def table_width(num_blocks: int) -> int:
 
 def padded(tables: Int32s) -> Int32s:
     """Return ``tables`` (rows, blocks) as wide as those of compiled steps are."""
-    lacking = table_width(tables.shape[1]) - tables.shape[1]
-    return np.pad(tables, ((0, 0), (0, lacking))) if lacking else tables
+    rows, width = tables.shape
+    if width == table_width(width):
+        return tables
+    wider = np.zeros((rows, table_width(width)), np.int32)
+    wider[:, :width] = tables
+    return wider
+
+
+def filled_up(numbers: Int32s, lacking: int) -> Int32s:
+    """Return ``numbers``, (rows, ...), with so many rows of zeros more."""
+    if not lacking:
+        return numbers
+    return np.concatenate([numbers, np.zeros((lacking, *numbers.shape[1:]), np.int32)])
+
+
+def with_lines(array: mx.array, lacking: int) -> mx.array:
+    """The same of an array on the device."""
+    if not lacking:
+        return array
+    return mx.concatenate([array, mx.zeros((lacking, *array.shape[1:]), array.dtype)])
 
 
 def window_arrays(view: BatchView) -> WindowArrays:

@@ -92,9 +92,14 @@ class MTPDrafter(Drafter):
         """Chain the head: each draft's output is the next one's hidden state."""
         self.catch_up()
         rows = sorted(rows, key=lambda row: (-row.num_drafts, -row.start))
-        hidden = self._pending_hidden(rows)
+        windows, hidden = [chained(row) for row in rows], self._pending_hidden(rows)
         tokens = mx.array([row.tokens[-1] for row in rows], mx.uint32)  # as what is chosen
-        return self._chain([chained(row) for row in rows], hidden, tokens, choose)
+        if choose is choose_likeliest and self._run_chain:
+            batch = Batch(windows, self.block_size, keep_order=True)
+            if not batch.is_ragged:
+                offered = self._run_chain.begin(tokens, hidden, batch)
+                return WindowOffer([row.seq_id for row in rows], offered)
+        return self._chain(windows, hidden, tokens, choose)
 
     def begin_after(self, before: Unjudged, choose: Choose) -> Offer:
         """The same from where the device says that each row goes on: beyond its blocks, maybe."""

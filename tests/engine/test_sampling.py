@@ -75,6 +75,9 @@ def cut(params: SamplingParams, x: np.ndarray, slack: float) -> np.ndarray:
 
 
 some_token = st.integers(0, VOCAB - 1)
+biases = st.integers(-800, 800).map(
+    lambda n: n / 8
+)  # a smaller one would part equals in 64 bits alone
 texts = st.lists(some_token, max_size=12)
 
 
@@ -92,7 +95,7 @@ def parameters(draw) -> SamplingParams:
         repetition_penalty=maybe(st.floats(0.5, 2.0)),
         presence_penalty=draw(st.sampled_from([0.0, -2.0, 0.7])),
         frequency_penalty=draw(st.sampled_from([0.0, 1.5, -0.3])),
-        logit_bias=maybe(st.dictionaries(some_token, st.floats(-100, 100), max_size=4)),
+        logit_bias=maybe(st.dictionaries(some_token, biases, max_size=4)),
         allowed_tokens=allowed,
         banned_tokens=[
             t for t in maybe(st.lists(some_token, max_size=4)) or () if t not in (allowed or ())[:3]

@@ -27,7 +27,7 @@ def model():
 
 
 def make_engine(model) -> Engine:
-    options = EngineOptions(max_rows=8, max_context=512, backend="cuda", speculate=3)
+    options = EngineOptions(max_rows=12, max_context=512, backend="cuda", speculate=3)
     return Engine(build_parts(model, options))
 
 
@@ -53,19 +53,25 @@ def said_and_kept(engine: Engine, texts: list[str]):
     )
 
 
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("count", [1, 5, 9])  # nine fill up a graph of twelve
 def test_graphs_draft_what_steps_draft(model, monkeypatch, count) -> None:
-    calls = {"chain": 0, "window": 0}
-    for name, kind in (("chain", CompiledChain), ("window", CompiledWindow)):
+    calls = {"chain": 0, "window": 0, "begin": 0}
+    for name, kind, method in (
+        ("chain", CompiledChain, "__call__"),
+        ("window", CompiledWindow, "__call__"),
+        ("begin", CompiledChain, "begin"),
+    ):
+        real = getattr(kind, method)
 
-        def counted(self, *arguments, name=name, real=kind.__call__):
+        def counted(self, *arguments, name=name, real=real):
             calls[name] += 1
             return real(self, *arguments)
 
-        monkeypatch.setattr(kind, "__call__", counted)
+        monkeypatch.setattr(kind, method, counted)
     ours = said_and_kept(make_engine(model), prompts(count))
     assert calls["chain"] > 10
     assert calls["window"] > 10
+    assert calls["begin"] > 0
     monkeypatch.setattr(CudaAttentionLayer, "compile_chain", lambda layer, run: None)
     monkeypatch.setattr(CudaAttentionLayer, "compile_window", lambda layer, run: None)
     theirs = said_and_kept(make_engine(model), prompts(count))

@@ -46,6 +46,21 @@ def test_a_model_without_recurrent_layers_has_neither_slot_nor_fold() -> None:
     assert {(row.slot, row.fold) for row in rows} == {(None, 0)}
 
 
+@pytest.mark.parametrize("even", [False, True])
+def test_whose_answer_ends_sooner_carries_as_many_drafts_if_windows_are_to_be_even(even) -> None:
+    world = make_world(even_windows=even, max_context=30)
+    world.policy.num_drafts = 3
+    world.submit([5, 6, 7], max_tokens=3)
+    world.submit([5, 6, 8], max_tokens=40 - 13)
+    world.round()
+    assert [row.num_drafts for row in world.round().rows] == ([3, 3] if even else [1, 3])
+    rows = [row for round_ in world.drain() for row in round_.rows]
+    assert (
+        max(row.certain_end + row.num_drafts for row in rows) == 29 + even
+    )  # no further than may be
+    assert {len(tokens) for tokens in world.emitted.values()} == {3, 27}
+
+
 def test_a_long_prompt_never_stalls_the_rows_that_decode() -> None:
     world = make_world()
     [talker] = world.submit([1, 2], max_tokens=12)

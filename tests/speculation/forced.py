@@ -193,6 +193,9 @@ class Forced:
     def is_settled(self, seq_ids: Iterable[int]) -> bool:
         return False  # right and wrong drafts are counted from where a window starts
 
+    def choose_for(self, seq_ids: Iterable[int]) -> Choose:
+        return self.choose
+
     def choose_after(self, before: Unjudged) -> Choose:
         raise AssertionError
 
