@@ -5,11 +5,14 @@ it; the bound is the time to read the weights, the K/V and the states (these twi
 back) at the bandwidth of a device copy. Weights are random: speed alone is measured.
 
     python -m benchmarks.gpu_step dense hybrid --seconds 300
+    python -m benchmarks.gpu_step dense --sides shared
 
-Where rows share a prefix the bound is that of rows which do not. Before the first case: how long it
-takes to make an engine of a model that lies in memory, and until its first answer, compilation of
-kernels included. "fold": the body over windows of drafts that are recorded, after as many that are
-folded in, over the same windows written at once; in turns, by pairs.
+"shared": steps of rows that share a prefix, of which the cache holds it, over steps of as many that
+have their own tokens alone, batch by batch in one engine: the host is faster or slower by 4 % from
+one engine to the next. The bound is that of rows which share nothing. "fold": the body over windows
+of drafts that are recorded, after as many that are folded in, over the same windows written at
+once; in turns, by pairs. Before the first case: how long it takes to make an engine of a model that
+lies in memory, and until its first answer, compilation of kernels included.
 """
 
 import argparse
@@ -110,23 +113,25 @@ def bound_ms(kind: str, model: Any, rows: int, context: int, width: int) -> floa
     return moved / BYTES_PER_SECOND * 1e3
 
 
-def make_prompts(rows: int, context: int, prefix: int = 0) -> list[list[int]]:
-    """Prompts of ``context`` tokens each, after ``prefix`` tokens that all of them share."""
-    random = np.random.default_rng(context)
-    own = random.integers(10, 8000, (rows, context)).tolist()
-    shared = random.integers(10, 8000, prefix).tolist()
-    return [shared + prompt for prompt in own]
+def make_prompts(rows: int, context: int) -> list[list[int]]:
+    """Prompts of ``context`` tokens each."""
+    prompts: list[list[int]] = (
+        np.random.default_rng(context).integers(10, 8000, (rows, context)).tolist()
+    )
+    return prompts
 
 
 def make_engine(
-    kind: str, model: Any, backend: str, *, rows: int, context: int, drafts: int
+    kind: str, model: Any, backend: str, *, rows: int, context: int, drafts: int, prefix: int = 0
 ) -> Engine:
+    """Make one for ``rows`` of ``context`` tokens, and what they say, after a shared prefix."""
     loaded = dataclasses.replace(as_loaded(twin(model), f"{kind}-4b"), max_context=8192)
     needed = rows * (-(-(context + MOST_TOKENS + (drafts + 1) * (WARM_UP + STEPS)) // 16))
+    needed += -(-prefix // 16)
     options = EngineOptions(
         max_rows=rows,
         num_blocks=needed + needed // 4 + 8,
-        max_context=context + 512,
+        max_context=prefix + context + 512,
         max_checkpoint_bytes=4 << 30,
         backend=backend,  # type: ignore[arg-type]
         speculate=drafts or "off",
@@ -167,6 +172,59 @@ def measure_engine(engine: Engine, prompts: Sequence[list[int]]) -> dict[str, fl
         "mean_ms": whole / STEPS * 1e3,
         **spent,
         "prefill_tokens_per_s": sum(map(len, prompts)) / prefill,
+    }
+
+
+class SharedPrefix:
+    """Batches of rows with and without a prefix that all share, in one engine."""
+
+    def __init__(self, engine: Engine, rows: int, context: int, prefix: int) -> None:
+        self.engine, self.rows, self.context = engine, rows, context
+        self._random = np.random.default_rng(prefix)
+        self._prefix = self._tokens(prefix)
+        self.params = SamplingParams(
+            max_tokens=WARM_UP + 2 * STEPS, ignore_eos=True, temperature=0.0
+        )
+
+    def _tokens(self, count: int) -> list[int]:
+        found: list[int] = self._random.integers(10, 8000, count).tolist()
+        return found
+
+    def seconds(self, *, shares: bool) -> float:
+        """Time a step of a batch, once all of its rows decode; it leaves nothing but its cache."""
+        shared = self._prefix if shares else []
+        prompts = [shared + self._tokens(self.context) for _ in range(self.rows)]
+        ids = [self.engine.submit(prompt, self.params) for prompt in prompts]
+        silent = set(ids)
+        while silent:
+            silent -= {delta.request_id for delta in self.engine.step() if delta.token_ids}
+        for _ in range(WARM_UP):
+            self.engine.step()
+        times = []
+        for _ in range(STEPS):
+            started = time.perf_counter()
+            said = self.engine.step()
+            times.append(time.perf_counter() - started)
+            assert len(said) == self.rows, "all rows decode"
+        for request_id in ids:
+            self.engine.cancel(request_id)
+        while self.engine.has_work:
+            self.engine.step()
+        return float(np.median(times))
+
+
+def measure_shared(engine: Engine, rows: int, context: int, prefix: int) -> dict[str, float]:
+    """Steps of rows with a shared prefix over those of rows without, by pairs of batches."""
+    batches = SharedPrefix(engine, rows, context, prefix)
+    ratio = measure_pairs(
+        lambda: batches.seconds(shares=True), lambda: batches.seconds(shares=False), PAIRS
+    )
+    return {
+        "step_ms": ratio.ours * 1e3,
+        "alone_ms": ratio.theirs * 1e3,
+        "ratio": ratio.ratio,
+        "low": ratio.low,
+        "high": ratio.high,
     }
 
 
@@ -267,7 +325,8 @@ def report_start(kind: str, model: Any) -> None:
 class Case(NamedTuple):
     """One measurement; ``context`` tokens of each row follow ``prefix`` that all share.
 
-    ``side``: ours ("cuda"), theirs, or what recording and folding drafts costs ("fold").
+    ``side``: ours ("cuda"), theirs, what recording and folding drafts costs ("fold"), or what a
+    shared prefix does ("shared").
     """
 
     side: str
@@ -279,7 +338,7 @@ class Case(NamedTuple):
 
 CASES = [  # what matters most first
     *(Case("cuda", rows, 256) for rows in (8, 1, 64, 32)),
-    Case("cuda", 64, 256, prefix=4096),
+    Case("shared", 64, 256, prefix=4096),
     *(Case("cuda", rows, 256, drafts=3) for rows in (8, 1)),
     Case("fold", 8, 256, drafts=3),
     *(Case("cuda", rows, 4096) for rows in (8, 64)),
@@ -295,12 +354,15 @@ def report(kind: str, model: Any, case: Case) -> None:
     if side == "mlx-lm":
         figures = measure_mlx_lm(twin(model), rows, context)
     else:
-        backend = "cuda" if side == "fold" else side
-        engine = make_engine(kind, model, backend, rows=rows, context=whole, drafts=drafts)
+        engine = make_engine(
+            kind, model, "cuda", rows=rows, context=context, drafts=drafts, prefix=prefix
+        )
         if side == "fold":
             figures = measure_fold(engine, rows, context, drafts)
+        elif side == "shared":
+            figures = measure_shared(engine, rows, context, prefix)
         else:
-            figures = measure_engine(engine, make_prompts(rows, context, prefix))
+            figures = measure_engine(engine, make_prompts(rows, context))
     bound = bound_ms(kind, model, rows, whole, drafts + 1)
     line = {
         "benchmark": "gpu_step",
@@ -320,6 +382,7 @@ def report(kind: str, model: Any, case: Case) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="+", choices=("dense", "hybrid"))
+    parser.add_argument("--sides", nargs="+", choices=sorted({one.side for one in CASES}))
     parser.add_argument("--seconds", type=float, default=600, help="start nothing after so long")
     arguments = parser.parse_args()
     started = time.perf_counter()
@@ -327,6 +390,8 @@ def main() -> None:
         model = build_model(kind)
         report_start(kind, model)
         for case in CASES:
+            if arguments.sides and case.side not in arguments.sides:
+                continue
             if time.perf_counter() - started > arguments.seconds * number / len(arguments.kinds):
                 break
             try:

@@ -25,7 +25,7 @@ def any_config(choose: random.Random) -> SchedulerConfig:
         max_checkpoints=choose.choice([None, None, None, 1, 3, 100]),
         max_preemptions=choose.choice([0, 1, 2]),
         max_wait_rounds=choose.choice([3, 20, 256]),
-        even_windows=choose.random() < 0.3,
+        even_windows=max_rows == 5,
     )
 
 
