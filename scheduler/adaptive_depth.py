@@ -84,9 +84,6 @@ class AdaptiveDepth:
         self._drafting: set[int] = set()  # numbers of rows with which drafts were the best
         # Worth of the round in flight, if drafted
         self._expected: tuple[float, float] | None = None
-        # Of a plain round, by the last one: it was launched before, and launched none, for drafts
-        # were to come. The first one after drafts launches two.
-        self._spared = 0.0
 
     def depths(self, sequences: Seq[Sequence], num_waiting: int = 0) -> Seq[int]:
         """Return how many drafts each of the round's decoding rows carries."""
@@ -285,8 +282,7 @@ class AdaptiveDepth:
         """Count what a round brought and took; others than its rows' coming and going may not."""
         account, expected = self._account(num_rows), self._expected
         self._expected = None
-        price, spared = 0.0, self._spared
-        self._spared = 0.0
+        price = 0.0
         if self.drafts_are_free and not self._rests:
             price = self._looking_with(num_rows).price
         if not (depth or self._last_depth) or self._rows_before not in (0, num_rows):
@@ -294,14 +290,11 @@ class AdaptiveDepth:
                 account.settle(0, 1.0, 1.0 + price)
             else:
                 account.wait()
-                if self._launched and not self._launches:
-                    self._spared = max(0.0, 1 - self.times.in_plain_rounds(num_rows, 0, seconds))
             return
         brought = 1 + accepted / num_rows
         if expected is not None and expected[1] > 0:
             brought = 1 + (expected[0] / num_rows - 1) * accepted / expected[1]
-        took = self.times.in_plain_rounds(num_rows, depth, seconds) - spared * bool(depth)
-        account.settle(depth, brought, took + price)
+        account.settle(depth, brought, self.times.in_plain_rounds(num_rows, depth, seconds) + price)
 
     def _decide(self, num_rows: int, worth: Worth) -> int:
         """Return the depth of a round that is to bring ``worth``, or a trial's."""

@@ -87,7 +87,7 @@ class CompiledBody:
         ):  # its tokens are many, and looked up where they lie
             tokens = on_device(tokens)[: tokens.size].reshape(tokens.shape)
             return self._run(tokens, caches)
-        num_rows = rows_of_graph(batch.size)
+        num_rows = next(count for count in ROW_STEPS if count >= batch.size)
         num_blocks = table_width(batch.blocks.shape[1])
         shape = Shape(num_rows, batch.width, num_blocks, batch.block_size)
         arrays = {
@@ -156,11 +156,6 @@ def _view_of(caches: Sequence[Any]) -> BatchView | None:
         return None
     view: BatchView | None = caches[0].view
     return view
-
-
-def rows_of_graph(count: int) -> int:
-    """How many rows a graph has that takes ``count``: one of few numbers; more take their own."""
-    return next((rows for rows in ROW_STEPS if rows >= count), count)
 
 
 def is_short(batch: Batch) -> bool:

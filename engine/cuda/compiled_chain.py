@@ -3,8 +3,8 @@
     picked, windows, hidden -> following, last
     following, last -> step -> draft -> step -> draft ...
 
-Step by step the host takes longer for a chain than the device. Rows that only fill up a graph write
-to scratch.
+Step by step the host takes longer for a chain than the device. Graphs are traced for each number of
+rows: to fill rows up takes as long.
 """
 
 import mlx.core as mx
@@ -16,11 +16,11 @@ from ..drafting.offer import Unjudged
 from ..likeliest import likeliest_on_device
 from .accepting import accept, join
 from .attention_layer import CudaAttentionLayer
-from .compiled_body import MOST_ROWS, rows_of_graph
+from .compiled_body import MOST_ROWS
 from .device import on_device
 from .paged_cache import CudaPagedCache
 from .upload import Upload
-from .window import WindowArrays, filled_up, padded, splits_for, with_lines
+from .window import WindowArrays, padded, splits_for
 
 
 class CompiledChain:
@@ -42,38 +42,24 @@ class CompiledChain:
     def begin(self, tokens: mx.array, hidden: mx.array, batch: Batch) -> mx.array:
         """See attention.layer.RunChain."""
         assert not batch.is_ragged
-        rows, count = batch.size, batch.width
-        lacking = rows_of_graph(rows) - rows
-        tables = filled_up(padded(batch.blocks), lacking)
-        places = filled_up(batch.starts, lacking) + np.arange(count, dtype=np.int32)[:, None]
+        tables, count = padded(batch.blocks), batch.width
+        places = batch.starts + np.arange(count, dtype=np.int32)[:, None]
         packed = self._upload.write([tables, places])
-        windows = self._begun(
-            with_lines(tokens, lacking),
-            with_lines(hidden, lacking),
-            packed,
-            tables.shape[1],
-            count,
-        )
+        windows = self._begun(tokens, hidden, packed, tables.shape[1], count)
         self._upload.until(windows)
-        return windows[:rows] if lacking else windows
+        return windows
 
     def __call__(self, before: Unjudged, tables: Int32s) -> tuple[mx.array, mx.array]:
         """See attention.layer.RunChain."""
         batch = before.batch
         assert not batch.is_ragged
-        rows, width = batch.size, batch.width
-        lacking = rows_of_graph(rows) - rows
-        tables = filled_up(padded(tables), lacking)
-        packed = self._upload.write([tables, filled_up(batch.starts + 1, lacking)])
+        tables = padded(tables)
+        packed = self._upload.write([tables, batch.starts + 1])
         windows, last = self._compiled(
-            with_lines(before.picked, lacking * width),
-            with_lines(before.windows, lacking),
-            with_lines(before.hidden, lacking),
-            packed,
-            tables.shape[1],
+            before.picked, before.windows, before.hidden, packed, tables.shape[1]
         )
         self._upload.until(windows)
-        return (windows[:rows], last[:rows]) if lacking else (windows, last)
+        return windows, last
 
     def _trace(
         self,

@@ -9,10 +9,10 @@ import mlx.core as mx
 from ..attention.layer import RunWindow
 from ..view import BatchView
 from .attention_layer import CudaAttentionLayer
-from .compiled_body import is_short, rows_of_graph
+from .compiled_body import is_short
 from .paged_cache import CudaPagedCache
 from .upload import Upload
-from .window import WindowArrays, filled_up, padded, splits_for, with_lines
+from .window import WindowArrays, padded, splits_for, table_width
 
 
 class CompiledWindow:
@@ -35,19 +35,10 @@ class CompiledWindow:
         batch = view.batch
         if not is_short(batch):
             return None
-        rows = rows_of_graph(batch.size)
-        lacking = rows - batch.size
-        tables = padded(batch.blocks)
-        packed = self._upload.write(
-            [filled_up(part, lacking) for part in (batch.starts, batch.lengths, tables)]
-        )
-        done = self._compiled(
-            with_lines(view.tokens, lacking),
-            with_lines(before, lacking),
-            with_lines(hidden, lacking),
-            packed,
-            rows * (2 + tables.shape[1]),
-        )
+        size = batch.size * (2 + table_width(batch.blocks.shape[1]))
+        parts = [batch.starts, batch.lengths, padded(batch.blocks)]
+        packed = self._upload.write(parts)
+        done = self._compiled(view.tokens, before, hidden, packed, size)
         self._upload.until(done)
         return [done]
 

@@ -73,20 +73,6 @@ def padded(tables: Int32s) -> Int32s:
     return wider
 
 
-def filled_up(numbers: Int32s, lacking: int) -> Int32s:
-    """Return ``numbers``, (rows, ...), with so many rows of zeros more."""
-    if not lacking:
-        return numbers
-    return np.concatenate([numbers, np.zeros((lacking, *numbers.shape[1:]), np.int32)])
-
-
-def with_lines(array: mx.array, lacking: int) -> mx.array:
-    """The same of an array on the device."""
-    if not lacking:
-        return array
-    return mx.concatenate([array, mx.zeros((lacking, *array.shape[1:]), array.dtype)])
-
-
 def window_arrays(view: BatchView) -> WindowArrays:
     """Return the arrays of ``view``, which all layers share."""
     if WindowArrays not in view.shared:

@@ -53,7 +53,7 @@ def said_and_kept(engine: Engine, texts: list[str]):
     )
 
 
-@pytest.mark.parametrize("count", [1, 5, 9])  # nine fill up a graph of twelve
+@pytest.mark.parametrize("count", [1, 5, 9])
 def test_graphs_draft_what_steps_draft(model, monkeypatch, count) -> None:
     calls = {"chain": 0, "window": 0, "begin": 0}
     for name, kind, method in (
