@@ -33,16 +33,14 @@ class AcceptanceRecord:
 
     def chance(self, seq_id: int, kind: int) -> float:
         """How likely a row's draft of this kind is accepted, if those before it are."""
-        accepted, expected = self._known(seq_id)
-        factor = (accepted + ROW_STRENGTH) / (expected + ROW_STRENGTH)
-        return min(SURE, self.overall[kind] * factor)
+        return min(SURE, self.overall[kind] * self._factor(seq_id))
 
     def chances(self, seq_id: int, kinds: Iterable[int]) -> list[float]:
         """How likely each of a row's drafts is reached and accepted, as far as that is likely."""
         chances: list[float] = []
-        chance = 1.0
+        chance, factor, overall = 1.0, self._factor(seq_id), self.overall
         for kind in kinds:
-            chance *= self.chance(seq_id, kind)
+            chance *= min(SURE, overall[kind] * factor)
             if chance < LEAST_CHANCE:
                 break
             chances.append(chance)
@@ -75,6 +73,11 @@ class AcceptanceRecord:
     def fade(self, count: int = 1) -> None:
         """Rounds without drafts have passed: of what rows did with theirs a little is forgotten."""
         self._num_plain += count
+
+    def _factor(self, seq_id: int) -> float:
+        """So many times as likely as in all rows."""
+        accepted, expected = self._known(seq_id)
+        return (accepted + ROW_STRENGTH) / (expected + ROW_STRENGTH)
 
     def _known(self, seq_id: int) -> tuple[float, float]:
         """How many drafts of a row were accepted and how many were to be expected, lately."""
