@@ -31,6 +31,7 @@ from .rest import TIMED, Rest, longest
 from .round import Round, Verdict
 from .round_times import RoundTimes, alike
 from .sequence import Sequence
+from .stay import Stay
 from .trials import Trials
 from .worth import Worth, worth
 
@@ -73,6 +74,7 @@ class AdaptiveDepth:
         self._most_left = 0  # tokens that a row has to go
         self._rooms: dict[int, int] = {}  # drafts that rows can use, where some have few to go
         self._rest = Rest()
+        self._stay = Stay()
         self._rests = False  # in the round in flight drafts are not thought of
         self._next_rests = False  # nor in the one after it, if that is decided
         self._accounts: dict[int, Account] = {}
@@ -89,8 +91,8 @@ class AdaptiveDepth:
         """Return how many drafts each of the round's decoding rows carries."""
         self.trials.forget_stake()
         self._next_rests = False
-        num_rows = len(sequences)
-        self._rests = self._goes_on_resting(num_rows, is_crowded=num_waiting > 0)
+        num_rows, is_crowded = len(sequences), bool(num_waiting)
+        self._rests = self._goes_on_resting(num_rows, is_crowded=is_crowded)
         if not self._rests:
             self._count_idle()
             self._rests = self._spares(num_rows)
@@ -107,6 +109,8 @@ class AdaptiveDepth:
         if self.drafts_are_free:
             self._rest.left = 0  # of other rows: what is found says how long the next one is
             return rooms
+        if self._stays(num_rows, is_crowded=is_crowded):
+            return [self._stay.depth] * num_rows
         pairs = zip(sequences, rooms, strict=True)
         chances = {one.seq_id: self.record.chances(one.seq_id, range(room)) for one, room in pairs}
         if not any(chances.values()):  # or nobody would ever find out that drafts are better now
@@ -116,6 +120,8 @@ class AdaptiveDepth:
         is_known = self.times.plain_seconds(num_rows) is not None
         is_hopeless = is_known and depth == 0 and not self.trials.has_stake
         self._note_hopes(num_rows, is_hopeless=is_hopeless)
+        if depth and self.times.runs_ahead and not self.trials.is_trial:
+            self._stay.begin(depth, num_rows, is_crowded=is_crowded, expected=self._expected)
         return [min(depth, len(own)) for own in chances.values()]
 
     def rests(self, sequences: Seq[Sequence], num_waiting: int = 0) -> bool:
@@ -142,6 +148,7 @@ class AdaptiveDepth:
         self._count_idle()
         kept, rested = self.trials.look_ahead(len(sequences)), self._rests
         rests = not any(self.depths(sequences, num_waiting))
+        self._stay.end()  # what was decided stands only if nobody drafts
         self._rests, self._next_rests = rested, rests and self._rests
         self.trials.decide_ahead(len(sequences), kept, stands=rests)
         return rests
@@ -153,6 +160,7 @@ class AdaptiveDepth:
     def forget_round(self) -> None:
         """The round in flight has failed, and all that was decided of the next one."""
         self.trials.forget_stake()
+        self._stay.end()
         self._launched = self._launches = self._may_launch = False
         self._rests = self._next_rests = False
         self._found, self._expected, self._last_depth = {}, None, 0
@@ -241,6 +249,16 @@ class AdaptiveDepth:
         """Whether the next round rests as those before it; counts it."""
         with_others = self.drafts_are_free and num_rows > LOOKED_FOR
         return self._rest.goes_on(num_rows, is_crowded=is_crowded, with_others=with_others)
+
+    def _stays(self, num_rows: int, *, is_crowded: bool) -> bool:
+        """Whether the next round drafts as the last one did, unless that loses; counts it."""
+        if self._rooms or self._account(num_rows).rests:
+            self._stay.end()
+        if not self._stay.goes_on(num_rows, is_crowded=is_crowded):
+            return False
+        self.trials.go_on()
+        self._expected = self._stay.expected
+        return True
 
     def _spares(self, num_rows: int) -> bool:
         """Whether it is spared to look for drafts: that costs more than they have brought."""

@@ -69,12 +69,22 @@ class Trials:
         self.credit: float | None = None  # seconds; None before the first round
         self._tried: dict[int, _Tried] = {}
         self._stake: _Stake | None = None  # of the round in flight
+        self._last_stake: _Stake | None = None  # of a round with drafts that was no trial
         self._next_stake: _Stake | None = None  # of the round after it, if that is decided
 
     @property
     def has_stake(self) -> bool:
         """Whether the round in flight is a trial or has drafts."""
         return self._stake is not None
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether the round in flight is a trial."""
+        return self._stake is not None and self._stake.is_trial
+
+    def go_on(self) -> None:
+        """The round is to bring what the last one was to that had drafts and was none."""
+        self._stake = self._last_stake
 
     def is_under_way(self, num_rows: int) -> bool:
         """Whether a trial has begun that has to go on, for its first round tells nothing."""
@@ -123,6 +133,7 @@ class Trials:
             return tried
         if best:
             self._stake = _Stake(best, tokens[best], rates[0], is_trial=False)
+            self._last_stake = self._stake
         return best
 
     def rest_ahead(self) -> None:

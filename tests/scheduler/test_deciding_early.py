@@ -12,9 +12,9 @@ def test_depths_that_do_not_pay_are_seldom_thought_of_and_at_once_with_other_row
     policy, thought = AdaptiveDepth(4), [0]
 
     class Counting(type(policy.record)):
-        def chance(self, seq_id, kind):
-            thought[0] += kind == 0
-            return super().chance(seq_id, kind)
+        def chances(self, seq_id, kinds):
+            thought[0] += 1
+            return super().chances(seq_id, kinds)
 
     policy.record = Counting(4)
     poor = {"acceptance": lambda row, position: 0.3, "seconds": lambda depth: 1.0 + depth}

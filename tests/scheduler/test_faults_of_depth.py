@@ -42,8 +42,8 @@ FAULTS = [
     Fault(
         "a row that gets ahead counts in full where nobody waits",
         "adaptive_depth",
-        "is_crowded=num_waiting > 0",
-        "is_crowded=True",
+        "bool(num_waiting)",
+        "True",
         "test_found_drafts::test_a_row_that_gets_ahead_brings_little_where_nobody_waits_for_its_place",
     ),
     Fault(
