@@ -27,8 +27,8 @@ from engine.store import Store
 from engine.view import BatchView
 from scheduler.round import Row
 
-from .gpu_step import build_model
 from .shapes import as_loaded, twin
+from .shapes_4b import build_model
 
 PROMPT, DECODED, BLOCK = 80, 12, 16
 
