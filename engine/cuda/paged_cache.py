@@ -152,7 +152,7 @@ class CudaPagedCache(PagedCache):
         constants = self.layer.constants(preparation, scale)
         sums = None
         shared = self.shared
-        if shared is not None:
+        if shared is not None and shared_prefix.takes(preparation):
             sums = shared_prefix.attend_projected(
                 self.pages,
                 self.window,

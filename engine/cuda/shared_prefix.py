@@ -31,7 +31,7 @@ ATTEND = """
       static_cast<int>(key_pages_shape[0] / (gridDim.y * BLOCK_SIZE)), tables_shape[1],
       static_cast<int>(gridDim.x), rows * width * GROUP, limits[1], scale[0]};
   extern __shared__ __align__(1024) unsigned char shared[];
-  const SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, SLOTS, Queries> piece(
+  SharedPiece<HEAD_DIM, GROUP, BLOCK_SIZE, WARPGROUPS, SLOTS, Queries> piece(
       prefix, blockIdx.z, blockIdx.x);
   if (!piece.is_empty()) piece.run(shared);
 """
@@ -41,8 +41,16 @@ QUERIES = 64 * WARPGROUPS  # of a tile, see kernels/shared_prefix.cuh
 SHARED_MEMORY = 226 * 1024  # of a block, at most
 MOST_PIECES = 32
 MOST_SLOTS = 8  # for keys of a tile, or its values
-FILES = ("warpgroup.cuh", "warpgroup_attention.cuh", "shared_prefix.cuh")
+FILES = (
+    *("warpgroup.cuh", "warpgroup_attention.cuh", "meeting.cuh", "stage_ring.cuh"),
+    *("query_pieces.cuh", "shared_prefix.cuh"),
+)
 INPUTS = ("key_pages", "value_pages", "tables", "shared_rows")
+
+
+def takes(preparation: HeadPreparation) -> bool:
+    """Whether ``attend_projected`` turns heads so: pairs that one lane has both numbers of."""
+    return preparation.rotary % 32 == 0
 
 
 def attend(
@@ -78,7 +86,8 @@ def attend_projected(
 ) -> SharedSums:
     """Prepare the queries in ``projected``, (rows, width, columns), and do as ``attend`` does.
 
-    ``constants`` as in ``paged_attention.attend_projected``.
+    ``constants`` as in ``paged_attention.attend_projected``; ``takes`` says of which
+    ``preparation``.
     """
     has_norm = preparation.q_norm is not None
     rows, width, _ = projected.shape
@@ -170,6 +179,6 @@ def _kernel(
             ("SLOTS", slots),
             *template,
         ],
-        threads=128 * WARPGROUPS,
+        threads=128 * (WARPGROUPS + 1),
         shared_memory=queries + slots * item,
     )

@@ -19,6 +19,13 @@ __device__ __forceinline__ void sine_cosine(float angle, float& sine, float& cos
   if ((turn + 1) & 2) cosine = -cosine;
 }
 
+// A pair of numbers by an angle.
+__device__ __forceinline__ void turn_pair(float& a, float& b, float sine, float cosine) {
+  const float turned = fmaf(a, cosine, -__fmul_rn(b, sine));
+  b = fmaf(a, sine, __fmul_rn(b, cosine));
+  a = turned;
+}
+
 template <
     typename T, int ROTARY, bool NORM, bool GATED, int QUERY_STRIDE, int QUERY_OFFSET,
     int KEY_OFFSET, int VALUE_OFFSET>
@@ -29,6 +36,9 @@ struct ProjectedHeads {
   const float* epsilon;
   const float* frequencies;  // (ROTARY / 2,): the angle a position of the pair (i, i + ROTARY / 2)
   int columns;
+
+  static constexpr int NUM_TURNED = ROTARY;
+  static constexpr bool IS_NORMED = NORM;
 
   template <typename Share>
   __device__ const T* token(const Share& share, int t) const {
@@ -85,7 +95,7 @@ struct ProjectedHeads {
     const int lane = threadIdx.x % 32;
     if constexpr (IN_LANE) {
 #pragma unroll
-      for (int j = 0; j < TURNS; j++) turn(x[j], x[j + TURNS], by.sine[j], by.cosine[j]);
+      for (int j = 0; j < TURNS; j++) turn_pair(x[j], x[j + TURNS], by.sine[j], by.cosine[j]);
     }
 #pragma unroll
     for (int j = 0; j < COUNT; j++) to(lane + 32 * j) = static_cast<T>(x[j]);
@@ -96,7 +106,7 @@ struct ProjectedHeads {
         const int i = lane + 32 * j;
         if (i >= ROTARY / 2) continue;
         float a = static_cast<float>(to(i)), b = static_cast<float>(to(i + ROTARY / 2));
-        turn(a, b, by.sine[j], by.cosine[j]);
+        turn_pair(a, b, by.sine[j], by.cosine[j]);
         to(i) = static_cast<T>(a);
         to(i + ROTARY / 2) = static_cast<T>(b);
       }
@@ -114,11 +124,6 @@ struct ProjectedHeads {
     const Angles angles = by.angles(position);
     by.norm(x);
     turn_into(x, angles, [&](int d) -> T& { return to[d]; });
-  }
-  __device__ static void turn(float& a, float& b, float sine, float cosine) {
-    const float turned = fmaf(a, cosine, -__fmul_rn(b, sine));
-    b = fmaf(a, sine, __fmul_rn(b, cosine));
-    a = turned;
   }
   template <typename Share>
   __device__ void write(
@@ -155,14 +160,6 @@ struct ProjectedHeads {
     if (which == 2 && NORM) prefetch(query_norm + line);
     if (which == 3 && NORM) prefetch(key_norm + line);
     if (which >= 4 && which - 4 < Share::QUERIES_OF_TOKEN) prefetch(from + query + (which - 4) * QUERY_STRIDE);
-    if (lane * 32 < ROTARY / 2) prefetch(frequencies + lane * 32);
-    if (lane == 31) prefetch(epsilon);
-  }
-  // What all queries are prepared with: it comes into L2 while it is found out which they are.
-  template <int DIM>
-  __device__ void ask_preparation() const {
-    const int lane = threadIdx.x % 32;
-    if (NORM && lane * 64 < DIM) prefetch(query_norm + lane * 64);
     if (lane * 32 < ROTARY / 2) prefetch(frequencies + lane * 32);
     if (lane == 31) prefetch(epsilon);
   }

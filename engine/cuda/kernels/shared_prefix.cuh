@@ -6,36 +6,6 @@
 // comes to, for the merge of paged_attention.cuh to add to the row's own splits.
 // Results depend on the number of pieces, and so on the batch: exact mode has no groups.
 
-// Queries that are ready, and queries as one product left them.
-struct ReadyQueries {
-  static constexpr bool ARE_READY = true;
-  const bfloat16* queries;  // (rows, width, heads, dim)
-  int numbers;              // of all heads of a token
-
-  template <int DIM>
-  __device__ void ask() const {}
-  template <int DIM>
-  __device__ const bfloat16* query(long long token, int head) const {
-    return queries + token * numbers + head * DIM;
-  }
-};
-template <typename Source>
-struct ProjectedQueries {
-  static constexpr bool ARE_READY = false;
-  using Heads = Source;
-  Source source;
-  const int* starts;
-
-  template <int DIM>
-  __device__ void ask() const {
-    source.template ask_preparation<DIM>();
-  }
-  template <int DIM>
-  __device__ const bfloat16* query(long long token, int head) const {
-    return source.query(token, head);
-  }
-};
-
 template <typename Queries>
 struct SharedPrefix {
   Queries queries;
@@ -55,30 +25,34 @@ template <int DIM, int GROUP, int BLOCK_SIZE, int WARPGROUPS, int SLOTS, typenam
 struct SharedPiece {
   using T = bfloat16;
   using Attention = WarpgroupAttention<DIM>;
+  using Pieces = QueryPieces<DIM, GROUP, Queries>;
   static constexpr int KEYS = Attention::KEYS, PIECES = Attention::PIECES;
   static constexpr int TILE_QUERIES = WARPGROUPS * 64, WARPS = WARPGROUPS * 4;
   static constexpr int SLOT = KEYS * DIM;       // keys of a tile, or its values
-  static constexpr int FETCHED = KEYS / WARPS;  // rows of either that a warp fetches
   static constexpr float SLACK = 8.f;           // weights of up to two to the power of it are added up
-  static_assert(KEYS == SHARED_KEYS && BLOCK_SIZE % FETCHED == 0);
+  // Items that are asked for before queries are prepared: the ring's other slots have room for that.
+  static constexpr int ANGLES = WARPS * Pieces::ROOM * 2;  // in numbers of the ring
+  static constexpr int AT_FIRST = SLOTS - (ANGLES > SLOT ? (ANGLES + SLOT - 1) / SLOT : 1);
+  static_assert(SLOTS >= 4 && AT_FIRST >= 1 && KEYS == SHARED_KEYS && BLOCK_SIZE % 16 == 0);
 
   const SharedPrefix<Queries>& all;
+  Pieces pieces;
   const int lane, warp, kv_head, piece;
   const int number;  // of a tile among those of all groups
   int tile;          // of its group's
   int first_row, num_queries = 0, positions = 0, begin = 0, stop = 0;  // key tiles of the piece
 
   __device__ SharedPiece(const SharedPrefix<Queries>& all, int number, int piece)
-      : all(all), lane(threadIdx.x % 32), warp(threadIdx.x / 32), kv_head(blockIdx.y), piece(piece),
+      : all(all), pieces(all.queries), lane(threadIdx.x % 32), warp(threadIdx.x / 32), kv_head(blockIdx.y), piece(piece),
         number(number), tile(number) {
-    if (threadIdx.x < 32) all.queries.template ask<DIM>();
     const int each = all.width * GROUP;
     for (const int* group = all.groups; group < all.groups + 3 * all.num_groups; group += 3) {
-      const int here = (group[1] - group[0]) * each, tiles = (here + TILE_QUERIES - 1) / TILE_QUERIES;
+      const int first = load_at_once(group), end = load_at_once(group + 1), shared = load_at_once(group + 2);
+      const int here = (end - first) * each, tiles = (here + TILE_QUERIES - 1) / TILE_QUERIES;
       if (tile < tiles) {
-        first_row = group[0];
+        first_row = first;
         num_queries = here;
-        positions = group[2];
+        positions = shared;
         const int tiles_each = tiles_of_piece(positions, all.num_pieces);
         begin = piece * tiles_each;
         stop = min(begin + tiles_each, positions / KEYS);
@@ -89,77 +63,96 @@ struct SharedPiece {
   }
   __device__ bool is_empty() const { return begin >= stop; }
 
-  __device__ void run(unsigned char* shared) const {
+  // Items: keys and values of one tile after another, by a warpgroup of its own into a ring of slots.
+  __device__ void run(unsigned char* shared) {
+    __shared__ Arrivals full[SLOTS], empty[SLOTS], prepared;
     // told to the compiler to be alike in all lanes: products may not diverge
-    const int begin = __shfl_sync(0xffffffffu, this->begin, 0);
-    const int stop = __shfl_sync(0xffffffffu, this->stop, 0);
-    const int warp = __shfl_sync(0xffffffffu, this->warp, 0);
-    const int num_queries = __shfl_sync(0xffffffffu, this->num_queries, 0);
-    const int warp_query = __shfl_sync(0xffffffffu, tile, 0) * TILE_QUERIES + warp * 16;
-    const bool is_idle = warp_query / 64 * 64 >= num_queries;  // all of the warpgroup
+    const int warp = uniform(this->warp), num_queries = uniform(this->num_queries);
+    const int first_query = uniform(tile) * TILE_QUERIES;
+    const int warps = min(WARPS, (num_queries - first_query + 63) / 64 * 4);  // that have queries
+    if (threadIdx.x < SLOTS) {
+      full[threadIdx.x].start(128);
+      empty[threadIdx.x].start(warps);
+    }
+    if (threadIdx.x == SLOTS) prepared.start(warps);
     T* queries = reinterpret_cast<T*>(shared) + warp / 4 * 64 * DIM;
     T* ring = reinterpret_cast<T*>(shared) + TILE_QUERIES * DIM;
+    if (warp >= WARPS) {
+      give_registers<40>();
+      fill(ring, full, empty, prepared);
+    } else if (warp < warps) {
+      take_registers<232>();
+      read(first_query + warp * 16, queries, ring, full, empty, prepared);
+    } else {
+      __syncthreads();
+    }
+  }
 
-    // Items: keys and values of one tile after another. A tile's values are multiplied with the next
-    // tile's keys right after them; then two slots are filled anew.
-    static_assert(SLOTS >= 4);
-    constexpr int AHEAD = SLOTS - 1;
+  // A warp fetches a quarter of each item's positions.
+  __device__ void fill(T* ring, Arrivals* full, Arrivals* empty, Arrivals& prepared) const {
+    constexpr int PART = KEYS / 4, ROWS = 32 / PIECES;  // a warp's positions, copied so many at once
+    constexpr int PENDING = SLOTS - 2 < 3 ? SLOTS - 2 : 3;
+    static_assert(BLOCK_SIZE % PART == 0);
+    const int begin = uniform(this->begin), stop = uniform(this->stop), part = warp % 4 * PART;
     const int* table = all.tables + (long long)first_row * all.table_length;
     auto block_of = [&](int key_tile) {
-      return table[(min(stop - 1, key_tile) * KEYS + warp * FETCHED) / BLOCK_SIZE];
+      return load_at_once(table + (min(stop - 1, key_tile) * KEYS + part) / BLOCK_SIZE);
     };
-    int block = block_of(begin + lane);  // of one of 32 tiles
-    load_queries(queries, warp_query);
-    commit_copies();
-    constexpr int ROWS = 32 / PIECES;  // of a tile that a warp copies at once
+    int block = block_of(begin + lane), next = block_of(begin + 32 + lane);  // each of one of 32 tiles
     const long long mine = (long long)kv_head * all.num_blocks * BLOCK_SIZE * DIM + lane * 8;
     const unsigned place =
-        shared_address(ring + Attention::place(warp * FETCHED + lane / PIECES, lane % PIECES));
-    int filled = 0, used = 0;  // slots: the next to fill, and to use
-    auto fetch = [&](int key_tile, bool are_values) {
-      if (key_tile < stop) {
-        const int number = key_tile - begin;
-        if (!are_values && number && number % 32 == 0) block = block_of(key_tile + lane);
-        const int here = (key_tile * KEYS + warp * FETCHED) % BLOCK_SIZE;
-        const T* from = (are_values ? all.value_pages : all.key_pages) + mine +
-            ((long long)__shfl_sync(0xffffffffu, block, number % 32) * BLOCK_SIZE + here) * DIM;
-        const unsigned to = place + filled * SLOT * 2;
-#pragma unroll
-        for (int i = 0; i < FETCHED / ROWS; i++)
-          copy_async(to ^ (i * ROWS * (128 + 16)), from + i * 256);
+        shared_address(ring + Attention::place(part + lane / PIECES, lane % PIECES));
+    __syncthreads();  // barriers have been started
+    Turn turn, done;
+#pragma unroll 1
+    for (int item = 0; item < 2 * (stop - begin); item++) {
+      const int number = item / 2;  // of the tile
+      if (item && item % 64 == 0) {
+        block = next;
+        next = block_of(begin + number + 32 + lane);
       }
-      commit_copies();
-      if (++filled == SLOTS) filled = 0;
-    };
-    auto use = [&] {
-      const T* item = ring + used * SLOT;
-      if (++used == SLOTS) used = 0;
-      return item;
-    };
+      if (item == AT_FIRST) prepared.wait(0);
+      if (item >= SLOTS) empty[turn.stage].wait(turn.parity ^ 1);
+      const int here = ((begin + number) * KEYS + part) % BLOCK_SIZE;
+      const T* from = (item % 2 ? all.value_pages : all.key_pages) + mine +
+          ((long long)__shfl_sync(0xffffffffu, block, number % 32) * BLOCK_SIZE + here) * DIM;
+      const unsigned to = place + turn.stage * SLOT * 2;
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) fetch(begin + i / 2, i % 2);
-    prepare<AHEAD>(queries, warp_query);
-
-    // All warps have a tile's values and the next one's keys, and are done with what came before.
-    auto meet_at = [&](int key_tile) {
-      wait_for_copies<AHEAD - 3>();
-      publish_to_products();
-      __syncthreads();
-      fetch(key_tile + AHEAD / 2, AHEAD % 2);
-      fetch(key_tile + (AHEAD + 1) / 2, (AHEAD + 1) % 2);
-    };
-    wait_for_copies<AHEAD - 1>();
-    publish_to_products();
-    __syncthreads();
-    if (is_idle) {
-      for (int key_tile = begin; key_tile < stop; key_tile++) meet_at(key_tile);
-      wait_for_copies<0>();
-      return;
+      for (int i = 0; i < PART; i += ROWS)
+        copy_async((to ^ i % 8 * (128 + 16)) + i / 8 * 1024, from + i * DIM);
+      commit_copies();
+      turn.next(SLOTS);
+      if (item >= PENDING) hand_over<PENDING>(full, done, SLOTS);
     }
+    wait_for_copies<0>();
+    publish_to_products();
+    for (int item = max(0, 2 * (stop - begin) - PENDING); item < 2 * (stop - begin); item++) {
+      full[done.stage].arrive();
+      done.next(SLOTS);
+    }
+  }
+
+  __device__ void read(
+      int first_query, T* queries, const T* ring, Arrivals* full, Arrivals* empty, Arrivals& prepared) {
+    const int begin = uniform(this->begin), stop = uniform(this->stop);
+    auto place_of = [&](int r, int c) { return queries + Attention::place(warp % 4 * 16 + r, c); };
+    pieces.ask(all.queries, {first_row, all.width, kv_head, first_query, num_queries}, all.first, place_of);
+    commit_copies();
+    __syncthreads();
+    // slots that are not filled yet have room for what queries are prepared with
+    float* room =
+        reinterpret_cast<float*>(const_cast<T*>(ring) + AT_FIRST * SLOT) + warp * Pieces::ROOM;
+    pieces.find_angles(room);
+    wait_for_copies<0>();
+    pieces.prepare(room, place_of);
+    publish_to_products();
+    meet(1 + warp / 4, 128);
+    if (lane == 0) prepared.arrive();
+
     Attention attention;
     const typename Attention::Queries held(queries);
     const float scale = all.scale * 1.4426950408889634f;
-    float scores[KEYS / 2];
+    float scores[KEYS / 2], factors[2];
     unsigned weights[KEYS / 16][4];
     auto weigh = [&](int key_tile) {
       const int hidden = all.first - key_tile * KEYS;
@@ -168,94 +161,50 @@ struct SharedPiece {
         for (int i = 0; i < KEYS / 2; i++)
           if (i / 4 * 8 + 2 * (lane % 4) + i % 2 < hidden) scores[i] = -INFINITY;
       }
-      attention.weigh(scores, weights, scale, SLACK / scale);
+      attention.weigh_scores(scores, factors, scale, SLACK / scale);
     };
+    Turn turn, over;
+    auto use = [&] {
+      full[turn.stage].wait(turn.parity);
+      const T* item = ring + turn.stage * SLOT;
+      turn.next(SLOTS);
+      return item;
+    };
+    auto release = [&](int count) {
+      for (int i = 0; i < count; i++) {
+        if (lane == 0) empty[over.stage].arrive();
+        over.next(SLOTS);
+      }
+    };
+    const T* keys = use();
     begin_products();
-    held.multiply_keys(scores, use());
+    held.multiply_keys(scores, keys);
     finish_products(scores);
-    // Between two meetings one warpgroup multiplies before it weighs, the other after it: tensor cores have
-    // something to do while scores become weights.
-    const bool is_first = warp / 4 % 2 == 0;
-    if (is_first) weigh(begin);
+    release(1);
+    weigh(begin);
+    attention.pack(weights, scores);
+    // While a tile's values are multiplied the next one's scores become weights.
 #pragma unroll 1
-    for (int key_tile = begin; key_tile < stop - 1; key_tile++) {
-      meet_at(key_tile);
-      if (!is_first) weigh(key_tile);
+    for (int key_tile = begin + 1; key_tile < stop; key_tile++) {
       const T* values = use();
       const T* keys = use();
       begin_products();
-      attention.multiply_values(weights, values);
       held.multiply_keys(scores, keys);
-      finish_products(scores);
-      attention.have_sums();
-      if (is_first) weigh(key_tile + 1);
+      send_products();
+      attention.multiply_values(weights, values);
+      send_products();
+      await_products<1>(scores);
+      weigh(key_tile);
+      pin(scores);
+      attention.apply(factors, [&] { await_products<0>(attention.sums); });
+      release(2);
+      attention.pack(weights, scores);
     }
-    meet_at(stop - 1);
-    if (!is_first) weigh(stop - 1);
+    const T* values = use();
     begin_products();
-    attention.multiply_values(weights, use());
+    attention.multiply_values(weights, values);
     finish_products(attention.sums);
-    wait_for_copies<0>();
-    leave(attention, queries, warp_query, scale);
-  }
-
-  // A warp's 16 queries as they come, zeros after the last.
-  __device__ void load_queries(T* queries, int warp_query) const {
-#pragma unroll
-    for (int j = 0; j < 16 * PIECES / 32; j++) {
-      const int i = j * 32 + lane, query = warp_query + i / PIECES;
-      T* to = queries + Attention::place(warp % 4 * 16 + i / PIECES, i % PIECES);
-      if (query < num_queries) {
-        const long long token = (long long)first_row * all.width + query / GROUP;
-        const T* from = all.queries.template query<DIM>(token, kv_head * GROUP + query % GROUP);
-        copy_async(to, from + i % PIECES * 8);
-      } else {
-        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-      }
-    }
-  }
-  // What is done to them before they meet keys, where they lie; ``LATER`` copies may be on their way.
-  template <int LATER>
-  __device__ void prepare(T* queries, int warp_query) const {
-    if constexpr (!Queries::ARE_READY) {
-      constexpr int COUNT = DIM / 32, AT_ONCE = DIM <= 128 ? 8 : 4;
-      constexpr bool IN_LANE = Queries::Heads::IN_LANE;
-      const auto& source = all.queries.source;
-      const int query = min(warp_query + lane % 16, num_queries - 1), token = query / GROUP;
-      const int position =
-          all.queries.starts[first_row + token / all.width] + token % all.width - all.first;
-      const typename Queries::Heads::template Preparation<COUNT> by(source, source.query_norm);
-      typename Queries::Heads::Angles angles;
-      wait_for_copies<LATER>();
-      __syncwarp();
-      // Number lane + 32 j of query i + q: what swizzles it is known as soon as q and j are, but for two bits.
-      T* mine[4];
-#pragma unroll
-      for (int q = 0; q < 4; q++) mine[q] = queries + warp % 4 * 16 * 64 + (lane / 8 ^ q) * 8 + lane % 8;
-#pragma unroll 1
-      for (int i = 0; i < 16; i += AT_ONCE) {
-        auto number = [&](int q, int d) -> T& {
-          if constexpr (IN_LANE && AT_ONCE == 8) {
-            const int j = (d - lane) / 32;
-            return mine[q % 4][j / 2 * Attention::TILE + (i + q) * 64 + (j % 2 ^ q / 4) * 32];
-          }
-          return queries[Attention::place(warp % 4 * 16 + i + q, d / 8) + d % 8];
-        };
-        float x[AT_ONCE][COUNT];
-#pragma unroll
-        for (int q = 0; q < AT_ONCE; q++)
-#pragma unroll
-          for (int j = 0; j < COUNT; j++) x[q][j] = static_cast<float>(number(q, lane + 32 * j));
-#pragma unroll
-        for (int q = 0; q < AT_ONCE; q++) by.norm(x[q]);
-#pragma unroll
-        for (int q = 0; q < AT_ONCE; q++) {
-          if (i + q == 0 || (warp_query + i + q) % GROUP == 0)
-            angles = by.angles(__shfl_sync(0xffffffffu, position, i + q));
-          source.turn_into(x[q], angles, [&](int d) -> T& { return number(q, d); });
-        }
-      }
-    }
+    leave(attention, queries, first_query, scale);
   }
 
   // Results take the place of the warp's own queries, to be stored in whole pieces.

@@ -15,12 +15,34 @@ __device__ __forceinline__ unsigned long long tile_descriptor(const void* tile, 
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
+// What these numbers come to is found here: not later, nor is it used earlier.
 template <int N>
-__device__ __forceinline__ void finish_products(float (&c)[N]) {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+__device__ __forceinline__ void pin(float (&c)[N]) {
 #pragma unroll
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i])::"memory");
+}
+__device__ __forceinline__ void send_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// All but the last PENDING that were sent, of which those with the sums ``c`` are.
+template <int PENDING, int N>
+__device__ __forceinline__ void await_products(float (&c)[N]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+  pin(c);
+}
+template <int N>
+__device__ __forceinline__ void finish_products(float (&c)[N]) {
+  send_products();
+  await_products<0>(c);
+}
+// A thread of this warpgroup has so many registers from here on; those that others give can be taken.
+template <int COUNT>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 // What threads wrote to shared memory is seen by products that start after the next barrier.
 __device__ __forceinline__ void publish_to_products() {

@@ -75,10 +75,17 @@ struct WarpgroupAttention {
       warpgroup_multiply(scores, a + offset, b + offset, 1);
     }
   }
-  // A maximum stays where no score is higher by more than ``slack``: sums are multiplied seldom then.
   __device__ void weigh(
       float (&scores)[KEYS / 2], unsigned (&weights)[KEYS / 16][4], float scale, float slack) {
-    float factor[2];
+    float factors[2];
+    weigh_scores(scores, factors, scale, slack);
+    apply(factors, [] {});
+    pack(weights, scores);
+  }
+  // Makes weights of scores, where they are. A maximum stays where no score is higher by more than ``slack``:
+  // sums are multiplied by ``factors`` other than 1 seldom then.
+  __device__ void weigh_scores(
+      float (&scores)[KEYS / 2], float (&factors)[2], float scale, float slack) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       float highest = -INFINITY;
@@ -90,9 +97,9 @@ struct WarpgroupAttention {
       if (highest <= maximum[half] + slack) highest = maximum[half];
       const float base = highest == -INFINITY ? 0.f : highest;
       // exactly 1 where the maximum stays: then it does not matter whether a tile was skipped
-      factor[half] = power_of_two(__fmul_rn(__fsub_rn(maximum[half], base), scale));
+      factors[half] = power_of_two(__fmul_rn(__fsub_rn(maximum[half], base), scale));
       maximum[half] = highest;
-      total[half] = __fmul_rn(total[half], factor[half]);
+      total[half] = __fmul_rn(total[half], factors[half]);
       const float shift = -__fmul_rn(base, scale);
 #pragma unroll
       for (int n = 0; n < KEYS / 8; n++)
@@ -103,10 +110,19 @@ struct WarpgroupAttention {
           total[half] = __fadd_rn(total[half], score);
         }
     }
-    if (__any_sync(0xffffffffu, factor[0] != 1.f || factor[1] != 1.f)) {
+  }
+  // To sums that are here once ``await`` has returned.
+  template <typename Await>
+  __device__ void apply(const float (&factors)[2], const Await& await) {
+    if (__any_sync(0xffffffffu, factors[0] != 1.f || factors[1] != 1.f)) {
+      await();
 #pragma unroll
-      for (int i = 0; i < DIM / 2; i++) sums[i] = __fmul_rn(sums[i], factor[i / 2 % 2]);
+      for (int i = 0; i < DIM / 2; i++) sums[i] = __fmul_rn(sums[i], factors[i / 2 % 2]);
+    } else {
+      await();
     }
+  }
+  __device__ static void pack(unsigned (&weights)[KEYS / 16][4], const float (&scores)[KEYS / 2]) {
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++)
 #pragma unroll
@@ -123,12 +139,6 @@ struct WarpgroupAttention {
             sums + d * COLUMNS / 2, weights[k], b + (d * (COLUMNS / 64) * TILE + k * 16 * 64) / 8,
             Columns<COLUMNS>());
   }
-  // Products that began before others have been finished together with them.
-  __device__ void have_sums() {
-#pragma unroll
-    for (int i = 0; i < DIM / 2; i++) asm volatile("" : "+f"(sums[i])::"memory");
-  }
-
   // The sum of a query's weights, of all lanes that hold a part of it.
   __device__ float whole_total(int half) const {
     float sum = total[half];
