@@ -85,6 +85,7 @@ class Batches:
         self.rows = rows
         self.context = context
         self.num_batches = 0
+        self.sampled: dict[int, list[float]] = {}  # by prefix: a step's phase that waits, in seconds
 
     def step_seconds(self, prefix: int) -> float:
         """Decode a new batch whose rows share ``prefix`` tokens (whole blocks); time a step.
@@ -102,7 +103,10 @@ class Batches:
             raise RuntimeError(f"{self.rows} rows found {hits} tokens of a prefix of {prefix}")
         for _ in range(WARM_UP):
             self.engine.step()
+        before = self.engine.stats().phases.sample_seconds
         steps = time_steps(self.engine)
+        waited = (self.engine.stats().phases.sample_seconds - before) / STEPS
+        self.sampled.setdefault(prefix, []).append(waited)
         if any(count < self.rows for _, count in steps):
             raise RuntimeError(f"not all of {self.rows} rows decoded in each step: {steps}")
         for request_id in ids:
@@ -114,7 +118,11 @@ class Batches:
 
 
 def measure_shared(engine: Engine, rows: int, context: int, prefix: int) -> dict[str, float]:
-    """A step of rows that share ``prefix`` tokens over one of rows without them, by pairs."""
+    """A step of rows that share ``prefix`` tokens over one of rows without them, by pairs.
+
+    Beside each the phase in which it waits for the device: as long as that is long, the host's time
+    does not count.
+    """
     batches = Batches(engine, rows, context)
     ratio = measure_pairs(
         lambda: batches.step_seconds(prefix), lambda: batches.step_seconds(0), PAIRS
@@ -122,6 +130,8 @@ def measure_shared(engine: Engine, rows: int, context: int, prefix: int) -> dict
     return {
         "step_ms": ratio.ours * 1e3,
         "alone_ms": ratio.theirs * 1e3,
+        "sample_ms": float(np.median(batches.sampled[prefix])) * 1e3,
+        "alone_sample_ms": float(np.median(batches.sampled[0])) * 1e3,
         "ratio": ratio.ratio,
         "low": ratio.low,
         "high": ratio.high,
