@@ -85,7 +85,7 @@ class Batches:
         self.rows = rows
         self.context = context
         self.num_batches = 0
-        self.sampled: dict[int, list[float]] = {}  # by prefix: a step's phase that waits, in seconds
+        self.sampled: dict[int, list[float]] = {}  # by prefix: seconds of the phase that waits
 
     def step_seconds(self, prefix: int) -> float:
         """Decode a new batch whose rows share ``prefix`` tokens (whole blocks); time a step.
