@@ -136,6 +136,22 @@ def test_rows_with_drafts_are_not_followed_and_a_launched_row_drafts_nothing() -
     world.drain()
 
 
+def test_a_round_that_found_no_drafts_is_followed_as_one_without() -> None:
+    world = make_world()
+    world.submit([5, 6, 7], max_tokens=20)
+    world.round()
+    world.policy.num_drafts, world.engine.finds = 3, False
+    assert [(row.start, row.num_drafts) for row in world.plan().rows] == [(3, 3)]
+    world.launch()
+    world.policy.num_drafts = 0
+
+    assert [(row.start, row.num_drafts) for row in world.plan_ahead().rows] == [(4, 0)]
+    world.land()
+    assert [(row.start, row.launched) for row in world.plan().rows] == [(4, True)]
+    world.land()
+    world.drain()
+
+
 def test_nothing_is_launched_where_the_next_round_may_draft() -> None:
     world = make_world()
     world.submit([5, 6, 7], max_tokens=20)

@@ -45,7 +45,7 @@ FAULTS = [
     Fault(
         "a row is launched behind drafts",
         "ahead",
-        "    if any(row.num_drafts for row in round_.rows):\n        return None\n",
+        "    if drafts and any(row.num_drafts for row in round_.rows):\n        return None\n",
         "",
         "test_ahead::test_rows_with_drafts_are_not_followed_and_a_launched_row_drafts_nothing",
     ),
