@@ -9,7 +9,6 @@ do less between the same system calls.
 import os
 import select
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from ipc.doorbell import Doorbell
 from ipc.short_turns import short_turn
 
 from .beat import Beat, ages_of
+from .spawned import spawned
 
 _SIZE = 150  # bytes of a message, as a chunk's
 _NUMBER = 4
@@ -31,21 +31,15 @@ _READ = 1 << 16
 def measure_unix(num_clients: int, step_seconds: float, seconds: float) -> list[float]:
     """Return the ages of messages on arrival, in milliseconds, after a second of warming up."""
     with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/s"
-        words = [sys.executable, "-m", "benchmarks.bare_unix"]
-        broker = subprocess.Popen([*words, "broker", path, str(num_clients)])
-        while not os.path.exists(path):
-            time.sleep(0.01)
-        clients = [_connected(path, str(number)) for number in range(num_clients)]
-        worker = subprocess.Popen([*words, "worker", path, str(num_clients), str(step_seconds)])
-        try:
-            with short_turn():
+        path, module = f"{folder}/s", "benchmarks.bare_unix"
+        numbers = [str(num_clients), str(step_seconds)]
+        with spawned("-m", module, "broker", path, numbers[0]):
+            while not os.path.exists(path):
+                time.sleep(0.01)
+            clients = [_connected(path, str(number)) for number in range(num_clients)]
+            with spawned("-m", module, "worker", path, *numbers), short_turn():
                 _receive(clients, 1.0)
                 return _receive(clients, seconds)
-        finally:
-            for process in (worker, broker):
-                process.kill()
-                process.wait()
 
 
 def _connected(path: str, name: str) -> socket.socket:

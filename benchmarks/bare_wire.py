@@ -8,18 +8,19 @@ read, checked or kept, so this is what the wire's latency is to be compared with
 import itertools
 import os
 import queue
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import zmq
 
 from ipc.addresses import configure
 
 from .beat import Beat, ages_of
+from .spawned import spawned
 
 _HEADER = 110  # bytes, as a chunk's
 _IDS = bytes(4)
@@ -32,28 +33,23 @@ def measure_bare(
 
     A step has a message for every client, or with ``spread`` for one, in turns.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    together = 1 if spread else num_clients
+    numbers = [str(num_clients), str(together), str(step_seconds)]
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         front, back = f"ipc://{folder}/c", f"ipc://{folder}/w"
-        words = [sys.executable, "-m", "benchmarks.bare_wire"]
-        broker = subprocess.Popen([*words, "broker", front, back])
-        together = 1 if spread else num_clients
-        numbers = [str(num_clients), str(together), str(step_seconds)]
-        worker = subprocess.Popen([*words, "worker", back, *numbers])
+        for words in (["broker", front, back], ["worker", back, *numbers]):
+            stack.enter_context(spawned("-m", "benchmarks.bare_wire", *words))
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        stack.callback(context.destroy, linger=0)
         poller = zmq.Poller()
         for number in range(num_clients):
             client = _socket(context, zmq.DEALER)
             client.connect(front)
             client.send_multipart([str(number).encode(), b""])
             poller.register(client, zmq.POLLIN)
-        try:
-            _receive(poller, 1.0)
-            return _receive(poller, seconds)
-        finally:
-            for process in (worker, broker):
-                process.kill()
-                process.wait()
-            context.destroy(linger=0)
+        _receive(poller, 1.0)
+        return _receive(poller, seconds)
 
 
 def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket[bytes]":

@@ -20,6 +20,8 @@ from importlib.metadata import PackageNotFoundError, files
 from statistics import median
 from typing import Any
 
+from .spawned import spawned
+
 # (outputs, inputs): the 0.6B shape's projections and head, then the embedded model's.
 SHAPES = ((3072, 1024), (1024, 1024), (151936, 1024), (768, 256), (256, 256), (8192, 256))
 ROWS = (1, 4, 8, 32)
@@ -64,13 +66,10 @@ def contender(setting: str, threads: int) -> Iterator[Contender]:
 @contextmanager
 def spinning(count: int) -> Iterator[None]:
     """Keep ``count`` cores busy with other programs."""
-    spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(spawned("-c", "while True: pass"))
         yield
-    finally:
-        for spinner in spinners:
-            spinner.kill()
-            spinner.wait()
 
 
 def answer_questions() -> None:

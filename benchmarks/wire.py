@@ -29,7 +29,6 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +49,7 @@ from ipc.socket_watch import SocketWatch
 from .bare_unix import measure_unix
 from .bare_wire import measure_bare
 from .pairs import measure_pairs
+from .spawned import spawned
 from .stamp_engine import Pace
 
 GAPS = (2.0, 5.0, 10.0, 20.0)  # milliseconds between a client's tokens
@@ -90,14 +90,11 @@ def service(worker: Sequence[str]) -> Iterator[Service]:
         command = ["-m", "ipc.cli.main", "broker", "--listen", front, "--workers", back]
         words = [word.replace("ADDRESS", back) for word in worker]
         quiet = subprocess.DEVNULL
-        broker = subprocess.Popen([sys.executable, *command], stdout=quiet, stderr=quiet)
-        other = subprocess.Popen([sys.executable, *words], stderr=quiet)
-        try:
+        with (
+            spawned(*command, stdout=quiet, stderr=quiet) as broker,
+            spawned(*words, stderr=quiet) as other,
+        ):
             yield Service(front, broker.pid, other.pid)
-        finally:
-            for process in (other, broker):
-                process.kill()
-                process.wait()
 
 
 class Crowd:

@@ -276,9 +276,9 @@ class Engine:
         executor, output = self.parts.executor, self._output
         if not self.parts.runs_ahead:
             return executor.run(round_, output.pick, output.choose, output.listen)
-        executor.launch(round_, output)
+        drafts = executor.launch(round_, output)
         with self._phases.during("plan"):
-            ahead = self.scheduler.plan_ahead()
+            ahead = self.scheduler.plan_ahead(drafts=drafts)
         if ahead is not None:
             executor.launch(ahead, output)
         return executor.read(round_, output)

@@ -77,8 +77,10 @@ class Executor:
                     verdicts[verdict.seq_id] = verdict
         return [verdicts[row.seq_id] for row in round_.rows]
 
-    def launch(self, round_: Round, voice: Voice) -> None:
+    def launch(self, round_: Round, voice: Voice) -> bool:
         """Let all rows of ``round_`` run that do not run already; what comes of them stays unread.
+
+        Return whether any of them runs drafts.
 
         The layers must take batches in order: where kernels do not, each batch is waited for. The
         token of a row may be unknown: it is what was picked by the launched row before it. Drafts,
@@ -92,11 +94,12 @@ class Executor:
             _start(self.store.copies(block_copies, slot_copies))
         if self.drafter is not None and (block_copies or slot_copies):
             self.drafter.copy(block_copies, slot_copies)
-        ready = self._drafts.take_following()
+        ready, drafts = self._drafts.take_following(), False
         for rows, decodes in _split([row for row in round_.rows if not row.launched]):
             windows, offer = self._windows(rows, voice, ready)
             for group in self.store.divide(windows):
                 batch = self._batch(group, round_, decodes=decodes)
+                drafts = drafts or batch.has_drafts
                 if not batch.has_drafts:
                     self._launch_batch(batch, voice)
                 elif self._may_defer:
@@ -104,6 +107,7 @@ class Executor:
                 else:
                     for verdict in self._run_batch(batch, voice.pick, voice.listen):
                         self._judged[verdict.seq_id] = verdict
+        return drafts
 
     def _windows(
         self, rows: Sequence[Row], voice: Voice, ready: Offer | None

@@ -36,7 +36,8 @@ class Forward:
             has_head = hasattr(getattr(self.body, "embed_tokens", None), "as_linear")
             self.head = self._multiply_by_embedding if has_head else None
         self.is_split = self._is_sum_of_parts()
-        self.dtype = self._run(mx.array([[1]])).dtype  # of hidden states
+        hidden = self._run(mx.array([[1]]))
+        self.dtype, self.hidden_size = hidden.dtype, hidden.shape[-1]
         self.run_body: RunBody = lambda tokens, caches: self._run(tokens, cache=caches)
         self.num_calls = 0  # forward passes run, for tests and statistics
 

@@ -25,14 +25,17 @@ def embed(
     """
     if pooling not in ("mean", "last"):
         raise RequestError(f"pooling must be 'mean' or 'last', not {pooling!r}")
-    if not engine.parts.executor.forward.is_split:
+    forward = engine.parts.executor.forward
+    if not forward.is_split:
         raise RequestError(f"{engine.model_name} does not give out its hidden states")
     prompts = [engine.encode(text) for text in several("texts", texts)]
     readers = [PromptVector(len(prompt), pooling) for prompt in prompts]
     # a mean needs every position; the last position is never taken from the cache
     _read_all(engine, prompts, readers, max_cached=0 if pooling == "mean" else None)
-    vectors = np.array([reader.vector() for reader in readers], np.float32)
-    if normalize and len(vectors):
+    vectors = np.zeros((len(readers), forward.hidden_size), np.float32)
+    for number, reader in enumerate(readers):
+        vectors[number] = reader.vector()
+    if normalize:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
 

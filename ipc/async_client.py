@@ -19,19 +19,20 @@ from .messages import Stats, Submit
 class AsyncRequestHandle:
     """One request. Iterate over its parts with ``async for``, or await its ``result()``.
 
-    Leaving the loop before its end cancels the request, and so does cancelling the task.
+    Leaving the loop before its end cancels the request, and so does cancelling the task, or
+    dropping the handle.
     """
 
     def __init__(self, connection: ClientConnection, submit: Submit, timeout: float | None) -> None:
         self.id = submit.id
-        self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[StreamEvent] = asyncio.Queue()
-        self._progress = RequestProgress(connection, submit)
-        connection.submit(submit, self._put, timeout)
+        loop, put_nowait = asyncio.get_running_loop(), self._events.put_nowait
 
-    def _put(self, event: StreamEvent) -> None:
-        with suppress(RuntimeError):  # the loop was closed
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        def put(event: StreamEvent) -> None:
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(put_nowait, event)
+
+        self._progress = RequestProgress(connection, submit, put, timeout)
 
     @property
     def ended(self) -> bool:

@@ -41,8 +41,7 @@ class RequestHandle:
     ) -> None:
         self.id = submit.id
         self._events: queue.SimpleQueue[StreamEvent] = queue.SimpleQueue()
-        self._progress = RequestProgress(connection, submit)
-        connection.submit(submit, self._events.put, timeout, wake=wake)
+        self._progress = RequestProgress(connection, submit, self._events.put, timeout, wake=wake)
 
     @property
     def ended(self) -> bool:

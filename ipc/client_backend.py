@@ -50,9 +50,10 @@ class ClientBackend:
             )
         except ValueError as error:
             raise BadRequestError("refused", str(error)) from None
-        progress = RequestProgress(self._connection, submit)
+        progress = RequestProgress(
+            self._connection, submit, lambda event: self._events.put((request_id, event))
+        )
         self._running[request_id] = progress
-        self._connection.submit(submit, lambda event: self._events.put((request_id, event)), None)
         progress.read_all()
         return params.seed
 

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ logger = logging.getLogger("octavo.client")
 _MAX_JOBS = 10_000
 Sink = Callable[[StreamEvent], None]
 """Takes a request's events, on the connection's thread. It must not wait."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reader:
+    """Who reads one request. Others may ask for its id: they are refused, or come later."""
+
+    id: str
+    sink: Sink
 
 
 class ConnectionClosedError(RuntimeError):
@@ -55,7 +64,7 @@ class ClientConnection:
         self._clock = clock
         self._core = ClientCore(now=clock(), config=config)
         self._jobs: deque[Callable[[], None]] = deque()  # bounded by _post
-        self._sinks: dict[str, Sink] = {}
+        self._readers: dict[str, Reader] = {}  # of the requests that have not ended
         self._stats_waiters: list[queue.SimpleQueue[Stats | None]] = []
         self._bell = Doorbell()
         self._closing = threading.Event()
@@ -67,37 +76,39 @@ class ClientConnection:
 
     def submit(
         self, submit: Submit, sink: Sink, timeout: float | None, *, wake: bool = True
-    ) -> None:
+    ) -> Reader:
         """Send a request; ``sink`` gets its events.
 
         Without ``wake`` it is sent when the thread wakes next: soon, or because of ``wake``.
         """
+        reader = Reader(submit.id, sink)
 
         def start() -> None:
-            if submit.id in self._sinks:
+            if submit.id in self._readers:
                 text = f"the request id {submit.id!r} is in use; choose another"
                 sink(Error("bad_request", text, False, id=submit.id))
                 return
-            self._sinks[submit.id] = sink
+            self._readers[submit.id] = reader
             self._core.submit(submit, self._clock(), timeout=timeout)
 
         self._post(start, wake=wake)
+        return reader
 
     def wake(self) -> None:
         """Send what was left for the thread without waking it."""
         self._bell.ring()
 
-    def consume(self, request_id: str, tokens: int) -> None:
+    def consume(self, reader: Reader, tokens: int) -> None:
         """The reader has taken so many tokens more."""
-        self._post(lambda: self._core.consume(request_id, tokens), may_fail=True)
+        self._post_for(reader, lambda: self._core.consume(reader.id, tokens))
 
-    def read_all(self, request_id: str, *, wake: bool = True) -> None:
+    def read_all(self, reader: Reader, *, wake: bool = True) -> None:
         """The reader takes whatever comes."""
-        self._post(lambda: self._core.read_all(request_id), may_fail=True, wake=wake)
+        self._post_for(reader, lambda: self._core.read_all(reader.id), wake=wake)
 
-    def cancel(self, request_id: str) -> None:
-        """End a request."""
-        self._post(lambda: self._core.cancel(request_id), may_fail=True)
+    def cancel(self, reader: Reader) -> None:
+        """End a request. Harmless when it has ended, or was refused, whoever has its id now."""
+        self._post_for(reader, lambda: self._core.cancel(reader.id))
 
     def stats(self, timeout: float) -> Stats:
         """Ask the broker for its figures. Raises TimeoutError."""
@@ -122,6 +133,15 @@ class ClientConnection:
         self._bell.ring()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def _post_for(self, reader: Reader, job: Callable[[], None], *, wake: bool = True) -> None:
+        """Leave a job that is done if the reader's request has not ended by then."""
+
+        def do() -> None:
+            if self._readers.get(reader.id) is reader:
+                job()
+
+        self._post(do, may_fail=True, wake=wake)
 
     def _post(self, job: Callable[[], None], *, may_fail: bool = False, wake: bool = True) -> None:
         own = threading.current_thread() is self._thread  # a handle may be collected anywhere
@@ -149,8 +169,8 @@ class ClientConnection:
             self._do_jobs()
         self._core.fail("closed", reason)
         self._deliver()
-        for request_id, sink in self._sinks.items():  # what the core never got to know
-            sink(Error("closed", reason, True, id=request_id))
+        for reader in self._readers.values():  # what the core never got to know
+            reader.sink(Error("closed", reason, True, id=reader.id))
         for waiter in self._stats_waiters:
             waiter.put(None)
 
@@ -184,7 +204,7 @@ class ClientConnection:
             socket.close(linger=200)
 
     def _cancel_open(self, socket: Dealer) -> None:
-        for request_id in list(self._sinks):
+        for request_id in list(self._readers):
             self._core.cancel(request_id)
         self._send(socket, list(self._core.take_outgoing()))
 
@@ -209,13 +229,13 @@ class ClientConnection:
 
     def _deliver(self) -> None:
         for request_id, event in self._core.take_events():
-            sink = self._sinks.get(request_id)
-            if sink is None:
+            reader = self._readers.get(request_id)
+            if reader is None:
                 continue
             if type(event).__name__ in ("Done", "Error"):
-                del self._sinks[request_id]
+                del self._readers[request_id]
             try:
-                sink(event)
+                reader.sink(event)
             except Exception:  # one reader's fault must not stop the others
                 logger.exception("a request's reader failed")
         for stats in self._core.take_stats():

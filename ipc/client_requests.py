@@ -13,7 +13,7 @@ from .client_answers import (
     failure,
     parts_of,
 )
-from .client_connection import ClientConnection
+from .client_connection import ClientConnection, Sink
 from .client_core import StreamEvent
 from .codec import encode
 from .limits import DEFAULT_WINDOW
@@ -66,10 +66,21 @@ def refuse_one_text(prompts: object) -> None:
 
 
 class RequestProgress:
-    """What has been read of one request; it grants credit as parts are read."""
+    """What has been read of one request, which it sends; it grants credit as parts are read.
 
-    def __init__(self, connection: ClientConnection, submit: Submit) -> None:
-        self.id = submit.id
+    ``sink`` gets the request's events. The connection holds it until the end: what a user may drop
+    before must not be within its reach.
+    """
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        submit: Submit,
+        sink: Sink,
+        timeout: float | None = None,
+        *,
+        wake: bool = True,
+    ) -> None:
         self.seed: int | None = None
         self.ended: Answer | RequestFailedError | None = None
         self._connection = connection
@@ -77,6 +88,7 @@ class RequestProgress:
         self._reads_all = False
         self._unreported = 0
         self._report_every = max(submit.window // 4, 1)
+        self._reader = connection.submit(submit, sink, timeout, wake=wake)
 
     def take(self, event: StreamEvent) -> list[Part]:
         """Read one event; return the parts in it."""
@@ -96,7 +108,7 @@ class RequestProgress:
             self._builder.add(part)
             self._unreported += len(part.token_ids)
         if not self._reads_all and self._unreported >= self._report_every:
-            self._connection.consume(self.id, self._unreported)
+            self._connection.consume(self._reader, self._unreported)
             self._unreported = 0
         return parts
 
@@ -111,9 +123,9 @@ class RequestProgress:
         """Grant credit on arrival from now on."""
         if not self._reads_all and self.ended is None:
             self._reads_all = True
-            self._connection.read_all(self.id, wake=wake)
+            self._connection.read_all(self._reader, wake=wake)
 
     def cancel(self) -> None:
         """End it."""
         if self.ended is None:
-            self._connection.cancel(self.id)
+            self._connection.cancel(self._reader)

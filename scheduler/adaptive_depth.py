@@ -127,8 +127,7 @@ class AdaptiveDepth:
     def rests(self, sequences: Seq[Sequence], num_waiting: int = 0) -> bool:
         """Decide that the round after the one in flight drafts nothing; False decides nothing."""
         rest, is_crowded = self._rest, num_waiting > 0
-        if rest.left > 0 and rest.num_rows == len(sequences) and rest.is_crowded == is_crowded:
-            rest.left -= 1
+        if rest.passes(len(sequences), is_crowded=is_crowded):
             self._next_rests = self._launches = self._may_launch = True
             return True
         self.times.runs_ahead = self._may_launch = True

@@ -8,7 +8,8 @@ that the row touches: it writes one position that no table counts as computed, i
 that its sequence alone holds. So nobody sees it until its round is committed, and to drop it is to
 release what it holds. Nobody gives way to it. What may yet change where its sequence stands or what
 it holds (drafts, a pause, a cancellation, a copy) keeps it out. A round with drafts is planned when
-the one before it has landed: whether there is to be one, the policy is asked first.
+the one before it has landed: whether there is to be one, the policy is asked first. Where drafts
+were looked for and none are run, the round in flight is as plain as any.
 """
 
 from dataclasses import replace
@@ -20,11 +21,14 @@ from .round import UNKNOWN, PrefixGroup, Round, Row
 from .sequence import Sequence
 
 
-def plan_ahead(ledger: Ledger, round_: Round, policy: DepthPolicy) -> Round | None:
-    """Take what the rows need, remember them, and return them; None if there are none."""
+def plan_ahead(ledger: Ledger, round_: Round, policy: DepthPolicy, *, drafts: bool) -> Round | None:
+    """Take what the rows need, remember them, and return them; None if there are none.
+
+    ``drafts``: whether rows of ``round_`` that may run drafts do.
+    """
     if any(one.request.needs_tokens for one in ledger.running):
         return None  # two batches, one of which cannot be launched yet, cost more than one
-    if any(row.num_drafts for row in round_.rows):
+    if drafts and any(row.num_drafts for row in round_.rows):
         return None
     pairs = ((row, ledger.sequences[row.seq_id]) for row in round_.rows)
     going = [(row, sequence) for row, sequence in pairs if _goes_on(ledger, sequence, row)]

@@ -24,14 +24,19 @@ class Rest:
         self.num_rows, self.is_crowded = 0, True  # of the last round that was decided
         self.rounds, self.seconds = 0, 0.0
 
-    def goes_on(self, num_rows: int, *, is_crowded: bool, with_others: bool) -> bool:
-        """Whether the next round rests; counts it. ``with_others``: whatever number of rows."""
-        is_alike = num_rows == self.num_rows and is_crowded == self.is_crowded
-        self.num_rows, self.is_crowded = num_rows, is_crowded
-        if self.left <= 0 or not (is_alike or with_others):
+    def passes(self, num_rows: int, *, is_crowded: bool) -> bool:
+        """Whether the next round rests, being like the last; counts it. False changes nothing."""
+        if self.left <= 0 or num_rows != self.num_rows or is_crowded != self.is_crowded:
             return False
         self.left -= 1
         return True
+
+    def goes_on(self, num_rows: int, *, is_crowded: bool, with_others: bool) -> bool:
+        """Whether the next round rests; counts it. ``with_others``: whatever number of rows."""
+        if self.passes(num_rows, is_crowded=is_crowded):
+            return True
+        self.num_rows, self.is_crowded = num_rows, is_crowded
+        return with_others and self.passes(num_rows, is_crowded=is_crowded)
 
     def begin(self, rounds: int) -> None:
         """Let so many rounds pass, the next one first, which is decided."""

@@ -182,16 +182,17 @@ class Scheduler:
         self._check()
         return ledger.in_flight
 
-    def plan_ahead(self) -> Round | None:
+    def plan_ahead(self, *, drafts: bool = True) -> Round | None:
         """Say which rows of the next round can be launched while the round in flight runs.
 
         Each stands where its sequence will if the round in flight gives it one token, which is
         ``UNKNOWN`` as yet; None if there is no such row. The rounds to come name each of them again
         as launched, unless its sequence loses what it holds before: its result is then nobody's.
+        ``drafts``: whether rows of the round in flight that may run drafts do.
         """
         round_ = self._landing()
         self._begin("plan_ahead", self.ledger.counters.rounds)
-        ahead = plan_ahead(self.ledger, round_, self._depth)
+        ahead = plan_ahead(self.ledger, round_, self._depth, drafts=drafts)
         self._check()
         return ahead
 

@@ -8,7 +8,7 @@ from scheduler.round import BlockCopy, Row, SlotCopy
 
 from ..view import BatchView
 from .drafter import Choose, Drafter, TokensOf
-from .ngram_index import NgramIndex
+from .ngram_search import NgramSearch
 
 
 class LookupDrafter(Drafter):
@@ -19,7 +19,7 @@ class LookupDrafter(Drafter):
 
     def __init__(self) -> None:
         self._tokens_of: TokensOf | None = None
-        self._indexes: dict[int, NgramIndex] = {}
+        self._searches: dict[int, NgramSearch] = {}
         self._evidence: dict[int, int] = {}
 
     def attach(self, tokens_of: TokensOf) -> None:
@@ -31,13 +31,13 @@ class LookupDrafter(Drafter):
         found: dict[int, tuple[int, ...]] = {}
         self._evidence.clear()
         for row in rows:
-            tokens = self._tokens_of(row.seq_id)
-            index = self._indexes.setdefault(row.seq_id, NgramIndex())
-            index.extend(tokens)
-            drafts = index.continuation(tokens, row.num_drafts)
+            seq_id = row.seq_id
+            if (search := self._searches.get(seq_id)) is None:
+                search = self._searches[seq_id] = NgramSearch()
+            search.extend(self._tokens_of(seq_id))
+            drafts, num_same = search.look(row.num_drafts)
             if drafts:
-                found[row.seq_id] = drafts
-                self._evidence[row.seq_id] = index.num_same(tokens)
+                found[seq_id], self._evidence[seq_id] = drafts, num_same
         return found
 
     def evidence(self, seq_id: int) -> int:
@@ -53,4 +53,4 @@ class LookupDrafter(Drafter):
         """Nothing is kept in blocks or slots."""
 
     def forget(self, seq_id: int) -> None:
-        self._indexes.pop(seq_id, None)
+        self._searches.pop(seq_id, None)

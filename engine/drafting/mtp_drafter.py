@@ -233,10 +233,11 @@ class MTPDrafter(Drafter):
         for compiled in (self._run_chain, self._take_in):
             if compiled is not None:
                 compiled.undo()
-        ends = {row.seq_id: row.start for row in rows}
-        for seq_id, position in ends.items():
-            self._behind.cut(seq_id, position)
-        self._left = [part for left in self._left if (part := before(left, ends)) is not None]
+        failed, size = {row.seq_id: row for row in rows}, self.block_size
+        for row in failed.values():
+            self._behind.cut(row)
+        parts = (before(left, failed, size) for left in self._left)
+        self._left = [part for part in parts if part is not None]
 
     @property
     def _most_behind(self) -> int:

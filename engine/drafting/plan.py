@@ -15,6 +15,7 @@ from .lookup_drafter import LookupDrafter
 from .mtp import MTPHead
 from .mtp_drafter import MTPDrafter, head_shape
 from .mtp_loading import bundled_head, published_head
+from .ngram_search import MOST_IDS
 from .peer_drafter import PeerDrafter, PeerForward
 
 logger = logging.getLogger("octavo")
@@ -39,12 +40,12 @@ def plan_drafter(
 ) -> DrafterPlan | None:
     """Return the plan of the drafter that ``options`` ask for; None to decode plainly.
 
-    Raises ModelError for a head or peer that does not fit the target.
+    Raises ModelError for a head or peer that does not fit the target, or a target that none fits.
     """
     if options.speculate == "off":
         return None
     if options.drafter == "lookup":
-        return plan_lookup()
+        return plan_lookup(loaded)
     if options.drafter != "peer":
         head = published_head(options.mtp, loaded) if options.mtp else bundled_head(loaded)
         if head is not None:
@@ -62,8 +63,16 @@ def plan_drafter(
     return plan_peer(load(options.draft_model, dtype=options.dtype), loaded, options)
 
 
-def plan_lookup() -> DrafterPlan:
-    """Return the plan of looking drafts up: it needs no memory on the device."""
+def plan_lookup(target: LoadedModel) -> DrafterPlan:
+    """Return the plan of looking drafts up: it needs no memory on the device.
+
+    Raises ModelError for a vocabulary that is larger than any we know of.
+    """
+    if target.vocab_size > MOST_IDS:
+        raise ModelError(
+            f"drafter is 'lookup', which knows {MOST_IDS} token ids at most, but {target.name} has "
+            f"{target.vocab_size}"
+        )
     return DrafterPlan("lookup", 0, 0, lambda _num_blocks, _num_slots: LookupDrafter())
 
 

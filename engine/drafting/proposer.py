@@ -59,7 +59,9 @@ class Proposer:
             return []
         sizes = [self.store.num_drafts(row, self.block_size) for row in rows]
         return [
-            replace(row, num_drafts=size) for row, size in zip(rows, sizes, strict=True) if size
+            row if size == row.num_drafts else replace(row, num_drafts=size)
+            for row, size in zip(rows, sizes, strict=True)
+            if size
         ]
 
     def _afforded(

@@ -22,10 +22,21 @@ Left = tuple[Sequence[Row], mx.array, mx.array]
 """What is left of a round of one token a row: rows, tokens (rows, 1), hidden (rows, 1, size)."""
 
 
-def before(left: Left, ends: Mapping[int, int]) -> Left | None:
-    """What stands of a round where sequences have failed from ``ends`` on; None: nothing of it."""
+def is_lost(row: Row, failed: Row | None, block_size: int) -> bool:
+    """Whether ``row`` is lost with the row of its sequence that has failed, if one has.
+
+    That is from there on, in its blocks: other blocks are those of an earlier run, which stand.
+    """
+    if failed is None or row.start < failed.start:
+        return False
+    first = failed.start // block_size
+    return row.blocks[first] == failed.blocks[first]
+
+
+def before(left: Left, failed: Mapping[int, Row], block_size: int) -> Left | None:
+    """What stands of a round where rows have failed, by sequence; None: nothing of it."""
     rows, tokens, hidden = left
-    stand = [row.start < ends.get(row.seq_id, row.start + 1) for row in rows]
+    stand = [not is_lost(row, failed.get(row.seq_id), block_size) for row in rows]
     if all(stand):
         return left
     numbers = [number for number, stands in enumerate(stand) if stands]
@@ -216,18 +227,18 @@ class RoundsBehind:
         found = found.union(*(self._after.get(block, ()) for block in blocks))
         return sorted(one for one in found if one is not None and one in self._stretches)
 
-    def cut(self, seq_id: int, position: int) -> None:
-        """Forget what is behind of a sequence from ``position`` on."""
+    def cut(self, failed: Row) -> None:
+        """Forget what of a sequence is behind that is lost with its row that has failed."""
         self._put_to_sequences()
         self._last = self._going = ()
-        stretch = self._stretches.get(seq_id)
-        if stretch is None:
+        stretch = self._stretches.get(failed.seq_id)
+        if stretch is None or not is_lost(stretch.last, failed, self.block_size):
             return
-        stretch.cut(position - stretch.first.start)
+        stretch.cut(failed.start - stretch.first.start)
         if stretch.pieces:
-            stretch.last = replace(stretch.last, start=min(stretch.last.start, position - 1))
+            stretch.last = replace(stretch.last, start=failed.start - 1)
         else:
-            self._let_go(self._stretches.pop(seq_id))
+            self._let_go(self._stretches.pop(failed.seq_id))
 
     def take(
         self, seq_ids: Iterable[int] | None = None

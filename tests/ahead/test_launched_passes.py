@@ -60,11 +60,11 @@ def test_the_next_forward_pass_is_begun_before_the_round_is_read(
     executor = engine.parts.executor
     launch, read = executor.launch, executor.read
 
-    def launching(round_: Any, *args: Any) -> None:
+    def launching(round_: Any, *args: Any) -> bool:
         events.append(
             ("launch", [row.tokens == (UNKNOWN,) for row in round_.rows if not row.launched])
         )
-        launch(round_, *args)
+        return launch(round_, *args)
 
     def reading(round_: Any, *args: Any) -> Any:
         events.append(("read", [row.launched for row in round_.rows]))

@@ -102,6 +102,14 @@ def test_a_vector_is_pooled_from_the_hidden_states(engine, pooling) -> None:
     np.testing.assert_allclose(lengths, 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+def test_of_no_texts_there_are_no_vectors_of_that_size(engine, normalize) -> None:
+    vectors = engine.embed([], normalize=normalize)
+    [size] = engine.embed(["The sea"])[0].shape
+    assert vectors.shape == (0, size)
+    assert vectors.dtype == np.float32
+
+
 def test_what_cannot_be_read_is_refused_by_name(engine) -> None:
     with pytest.raises(RequestError, match="pooling must be 'mean' or 'last', not 'max'"):
         engine.embed(["The sea"], pooling="max")

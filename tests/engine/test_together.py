@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from tiny_models import as_loaded, tiny_model
@@ -12,10 +13,12 @@ from engine.engine import Engine
 from engine.errors import EngineError, RequestError
 from engine.options import EngineOptions
 from engine.sampling_params import SamplingParams
+from scheduler.round import Round
 
 PARAMS = [SamplingParams(max_tokens=count, temperature=0.0) for count in (3, 9, 14)]
 PROMPTS = [[1, 2], [3, 4], [5, 6]]
 OTHERS = [[7, 8], [9, 10], [11, 12]]
+MOST_STEPS = 300  # many more than any of these tests takes
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +28,17 @@ def parts() -> Parts:
 
 
 @pytest.fixture
-def engine(parts: Parts) -> Iterator[Engine]:
-    engine = Engine(parts)
+def engine(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """An engine with which a test fails that would step for ever."""
+    engine, steps = Engine(parts), count(1)
+    plan = engine.scheduler.plan
+
+    def bounded(now: float) -> Round | None:
+        if next(steps) > MOST_STEPS:
+            pytest.fail("steps go on and on")
+        return plan(now)
+
+    monkeypatch.setattr(engine.scheduler, "plan", bounded)
     yield engine
     assert not engine.has_work
     assert not engine.runs.by_sequence
@@ -112,10 +124,8 @@ def test_who_waits_for_what_is_paused_is_told_so(engine: Engine) -> None:
 
 
 def test_who_waits_for_what_is_paused_is_told_so_whatever_others_have_yet_to_read(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
 ) -> None:
-    steps, plan = iter(range(100)), engine.scheduler.plan
-    monkeypatch.setattr(engine.scheduler, "plan", lambda now: next(steps) < 0 or plan(now))
     other = engine.submit([7, 8], PARAMS[0])
     waiting = engine.generate(PROMPTS, PARAMS)
     next(waiting)

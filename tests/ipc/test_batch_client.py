@@ -15,6 +15,7 @@ from ipc.bad_request_error import BadRequestError
 from ipc.batch_backend import BackendLostError
 from ipc.client import Client
 from ipc.client_backend import ClientBackend
+from ipc.client_connection import Reader
 from ipc.messages import Accepted, Chunk, Done, Error, Piece, SampleEnd, Submit
 from ipc.token_ids import pack_ids
 
@@ -27,15 +28,23 @@ class Connection:
         self.sinks: dict[str, Callable[[Any], None]] = {}
         self.calls: list[tuple[str, str]] = []
 
-    def submit(self, submit: Submit, sink: Callable[[Any], None], timeout: float | None) -> None:
+    def submit(
+        self,
+        submit: Submit,
+        sink: Callable[[Any], None],
+        timeout: float | None,
+        *,
+        wake: bool = True,
+    ) -> Reader:
         self.submits.append(submit)
         self.sinks[submit.id] = sink
+        return Reader(submit.id, sink)
 
-    def read_all(self, request_id: str, *, wake: bool = True) -> None:
-        self.calls.append(("read_all", request_id))
+    def read_all(self, reader: Reader, *, wake: bool = True) -> None:
+        self.calls.append(("read_all", reader.id))
 
-    def cancel(self, request_id: str) -> None:
-        self.calls.append(("cancel", request_id))
+    def cancel(self, reader: Reader) -> None:
+        self.calls.append(("cancel", reader.id))
 
 
 def make(**options: Any) -> tuple[ClientBackend, Any]:

@@ -193,7 +193,7 @@ def narrow() -> Iterator[InProcess]:
 def test_what_is_cancelled_before_it_is_let_in_is_answered(narrow: InProcess) -> None:
     with Client(narrow.address, retry_for=30) as client:
         blocking = client.submit("endless", ENDLESS)
-        next(iter(blocking))
+        wait_until(lambda: narrow.engines[0].samples)
         waiting = client.submit("more", {"max_tokens": 4, "n": 2, "seed": 7})
         time.sleep(0.2)  # it has been told to come again
         waiting.cancel()
@@ -243,6 +243,18 @@ def test_asyncio_streams_gathers_and_cancels(running: InProcess, engine: FakeEng
             with pytest.raises(RequestFailedError, match="asks to be refused"):
                 await client.ask("!refuse")
             assert (await client.stats()).stats["clients"] == 1
+
+    asyncio.run(asyncio.wait_for(use(), 90))
+
+
+def test_asyncio_cancels_what_is_dropped_unread(running: InProcess, engine: FakeEngine) -> None:
+    async def use() -> None:
+        async with AsyncClient(running.address) as client:
+            handle = client.submit("endless", ENDLESS)
+            await asyncio.to_thread(wait_until, lambda: engine.samples)
+            del handle
+            gc.collect()
+            await asyncio.to_thread(wait_until, lambda: not engine.samples, 10)
 
     asyncio.run(asyncio.wait_for(use(), 90))
 

@@ -160,9 +160,9 @@ class Listening:
     def run(self, *args: Any) -> Any:
         return self._listen(self._executor.run(*args))
 
-    def launch(self, round_: Any, *args: Any) -> None:
+    def launch(self, round_: Any, *args: Any) -> Any:
         self.num_launched += sum(row.tokens == (UNKNOWN,) for row in round_.rows)
-        self._executor.launch(round_, *args)
+        return self._executor.launch(round_, *args)
 
     def read(self, *args: Any) -> Any:
         return self._listen(self._executor.read(*args))

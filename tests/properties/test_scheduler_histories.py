@@ -28,14 +28,16 @@ class AnyHistory(RuleBasedStateMachine):
             self.walk.submit()
 
     @precondition(lambda self: not self.in_flight())
-    @rule(num_drafts=st.sampled_from([0, 1, 3, 6]))
-    def plan(self, num_drafts: int) -> None:
-        self.walk.world.policy.num_drafts = num_drafts
-        self.walk.world.plan()
+    @rule(num_drafts=st.sampled_from([0, 1, 3, 6]), finds=st.booleans())
+    def plan(self, num_drafts: int, finds: bool) -> None:
+        world = self.walk.world
+        world.policy.num_drafts, world.engine.finds = num_drafts, finds
+        world.plan()
 
     @precondition(lambda self: self.in_flight())
-    @rule()
-    def plan_ahead(self) -> None:
+    @rule(num_drafts=st.sampled_from([0, 3]))
+    def plan_ahead(self, num_drafts: int) -> None:
+        self.walk.world.policy.num_drafts = num_drafts
         self.walk.world.plan_ahead()
 
     @precondition(lambda self: self.in_flight())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import scheduler
 
-_HELPERS = ("toy_engine", "world", "random_walk", "policy_rounds")
+_HELPERS = ("toy_engine", "world", "ahead_world", "random_walk", "policy_rounds")
 
 
 def _is_affected(name: str) -> bool:

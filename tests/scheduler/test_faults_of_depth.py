@@ -185,8 +185,8 @@ FAULTS = [
     Fault(
         "a rest goes on whoever comes or goes",
         "rest",
-        "not (is_alike or with_others)",
-        "False",
+        "return with_others and self.passes",
+        "return self.passes",
         "test_rest::test_rows_that_come_or_go_and_a_line_of_others_end_a_rest",
     ),
     Fault(

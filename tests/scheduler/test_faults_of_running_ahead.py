@@ -45,7 +45,7 @@ FAULTS = [
     Fault(
         "a row is launched behind drafts",
         "ahead",
-        "    if any(row.num_drafts for row in round_.rows):\n        return None\n",
+        "    if drafts and any(row.num_drafts for row in round_.rows):\n        return None\n",
         "",
         "test_ahead::test_rows_with_drafts_are_not_followed_and_a_launched_row_drafts_nothing",
     ),
@@ -108,14 +108,14 @@ FAULTS = [
         "planning",
         "num_captures((*self.rows, *ledger.ahead.values()))",
         "0",
-        "test_ahead::test_captures_of_a_launched_row_that_waits_count_as_well",
+        "test_launched_rows::test_captures_of_a_launched_row_that_waits_count_as_well",
     ),
     Fault(
         "captures in flight are not counted",
         "ahead",
         "num_captures((*round_.rows, *ledger.ahead.values()))",
         "0",
-        "test_ahead::test_captures_launched_ahead_count_against_the_bound_on_checkpoints",
+        "test_launched_rows::test_captures_launched_ahead_count_against_the_bound_on_checkpoints",
     ),
     Fault(
         "a launched row captures again",

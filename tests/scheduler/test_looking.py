@@ -137,3 +137,20 @@ def test_rounds_with_prompt_chunks_say_nothing_of_what_looking_costs() -> None:
         rests = policy.rests(rows)
         policy.observe_round(decoding, [Verdict(0, (1,))], 0.01)
     assert looked[-200:] == [True] * 200
+
+
+def test_behind_a_look_in_vain_the_rounds_that_rest_are_decided_at_once() -> None:
+    policy = AdaptiveDepth(3, drafts_are_free=True)
+    rows, looks, follows, rests = [row(n) for n in range(16)], 0, 0, False
+    for _ in range(200):
+        drafts = 0 if rests else max(policy.depths(rows))
+        if drafts:
+            looks += 1
+            assert policy.affordable(16, []) == 0
+        rests = policy.rests(rows)
+        follows += bool(drafts) and rests
+        window = Round(tuple(Row(n, (1,), 9, (1,), num_drafts=drafts) for n in range(16)))
+        verdicts = [Verdict(n, (1,)) for n in range(16)]
+        policy.observe_round(window, verdicts, 1.3 if drafts else 1.0)
+    assert 5 < looks < 30
+    assert follows >= looks - 4  # plain rounds of which nobody knows the time come first

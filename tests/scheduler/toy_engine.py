@@ -75,6 +75,7 @@ class ToyEngine:
         self.stories: dict[int, Story] = {}
         self.num_forwards = 0
         self.num_rows = 0  # that ran
+        self.finds = True  # False: no drafts, whatever a row permits
         self.verdicts: dict[
             tuple[int, int], Verdict
         ] = {}  # not read yet, by sequence and row's end
@@ -89,8 +90,11 @@ class ToyEngine:
         self.launch(round_, choose, quality)
         return self.read(round_)
 
-    def launch(self, round_: Round, choose: random.Random, quality: float) -> None:
-        """Run those rows that do not run already. A token may be unknown: what is not read yet."""
+    def launch(self, round_: Round, choose: random.Random, quality: float) -> bool:
+        """Run those rows that do not run already; return whether any of them runs drafts.
+
+        A token may be unknown: what is not read yet.
+        """
         self._copy(round_)
         self._check_ownership(round_)
         self.num_forwards += 1
@@ -100,6 +104,7 @@ class ToyEngine:
         for row, state in zip(rows, states, strict=True):
             verdict = self._write(row, state, choose, quality)
             self.verdicts[row.seq_id, row.certain_end] = verdict
+        return any(self.verdicts[row.seq_id, row.certain_end].num_drafted for row in rows)
 
     def read(self, round_: Round) -> list[Verdict]:
         """Return what a launched round found."""
@@ -241,6 +246,7 @@ class ToyEngine:
         digest = story.digest(row.start)
         window = list(row.tokens)
         num_drafted = choose.randint(0, row.num_drafts) if choose.random() < 0.1 else row.num_drafts
+        num_drafted *= self.finds
         gained: list[int] = []
         going = True
         for offset in range(len(row.tokens) + num_drafted):

@@ -66,6 +66,7 @@ class World:
     now: float = 0.0
     in_flight: Round | None = None
     is_launched: bool = False  # the round in flight runs
+    drafts: bool = False  # some of its rows with drafts
     ahead: Round | None = None  # launched while it does
     num_ahead: int = 0  # rows that were launched ahead
 
@@ -137,13 +138,13 @@ class World:
         """Let the round in flight run."""
         assert self.in_flight is not None
         if not self.is_launched:
-            self.engine.launch(self.in_flight, self.choose, self.quality)
+            self.drafts = self.engine.launch(self.in_flight, self.choose, self.quality)
             self.is_launched = True
 
     def plan_ahead(self) -> Round | None:
         """Launch what may be launched of the next round, before the one in flight is read."""
         self.launch()
-        ahead = self.scheduler.plan_ahead()
+        ahead = self.scheduler.plan_ahead(drafts=self.drafts)
         self._verify()
         if ahead is not None:
             assert not any(row.launched or row.num_drafts for row in ahead.rows)

@@ -238,8 +238,8 @@ class Forced:
     def _run(self, round_: Round) -> list[Verdict]:
         if not self.ahead:
             return self.executor.run(round_, self.pick, self.choose)
-        self.executor.launch(round_, self)
-        ahead = self.scheduler.plan_ahead()
+        drafts = self.executor.launch(round_, self)
+        ahead = self.scheduler.plan_ahead(drafts=drafts)
         if ahead is not None:
             self.num_launched += len(ahead.rows)
             self.executor.launch(ahead, self)

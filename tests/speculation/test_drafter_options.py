@@ -3,13 +3,15 @@
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.build import build
-from engine.drafting.plan import check_vocabulary
+from engine.drafting.ngram_search import MOST_IDS
+from engine.drafting.plan import check_vocabulary, plan_lookup
 from engine.errors import ModelError
 from engine.loading import load
 from engine.options import EngineOptions
@@ -78,3 +80,10 @@ def test_a_draft_model_of_another_vocabulary_is_refused_with_an_id_that_differs(
 
     with pytest.raises(ModelError, match="cannot draft for demo, for its vocabulary is another: 2"):
         check_vocabulary(load(str(folder)), load("demo"))
+
+
+def test_a_vocabulary_that_cannot_be_searched_is_refused() -> None:
+    model = load("demo-draft")
+    assert plan_lookup(replace(model, vocab_size=MOST_IDS)).name == "lookup"
+    with pytest.raises(ModelError, match="drafter is 'lookup', which knows 1114112 token ids"):
+        plan_lookup(replace(model, vocab_size=MOST_IDS + 1))

@@ -125,7 +125,7 @@ def test_a_round_that_fails_takes_along_what_the_drafter_left_of_it_for_later(
                 assert row.start < failed.get(row.seq_id, row.certain_end)
             for row in round_.rows:
                 stretch = forced.executor.drafter._behind._stretches.get(row.seq_id)
-                assert stretch is None or stretch.row().certain_end <= row.start
+                assert stretch is None or stretch.row(forced.block_size).certain_end <= row.start
         forced.forwards.append(1)
     while forced.scheduler.has_work:
         forced.step()

@@ -52,14 +52,15 @@ def test_a_round_with_drafts_is_launched_without_waiting_for_them(
     num_launched = []
     launch, evaluate, on_host = executor.launch, mx.eval, Chain._on_host
 
-    def launching(round_: Any, voice: Any) -> None:
+    def launching(round_: Any, voice: Any) -> bool:
         with monkeypatch.context() as inside:
             if all(row.num_drafts for row in round_.rows):
                 inside.setattr(mx, "eval", refuse)
                 inside.setattr(Chain, "_on_host", refuse)
                 num_launched.append(sum(row.num_drafts for row in round_.rows))
-            launch(round_, voice)
+            drafts = launch(round_, voice)
         assert (mx.eval, Chain._on_host) == (evaluate, on_host)
+        return drafts
 
     monkeypatch.setattr(executor, "launch", launching)
     for prompt in PROMPTS[:2]:
@@ -104,11 +105,11 @@ def test_a_round_that_fails_once_it_is_launched_keeps_nothing_of_its_drafts(
     owner: Any = engine._output if point == "take" else engine.scheduler
     original, count = getattr(owner, point), []
 
-    def failing(*args: Any) -> Any:
+    def failing(*args: Any, **kwargs: Any) -> Any:
         count.append(args)
         if len(count) in (5, 9):
             raise RuntimeError
-        return original(*args)
+        return original(*args, **kwargs)
 
     monkeypatch.setattr(owner, point, failing)
 

@@ -4,19 +4,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.drafting.lookup_drafter import LookupDrafter
-from engine.drafting.ngram_index import LONGEST, MOST_COMPARED, SHORTEST, NgramIndex
+from engine.drafting.ngram_search import LONGEST, MOST_COMPARED, MOST_IDS, SHORTEST, NgramSearch
 from scheduler.round import Row
 
 
+def look(tokens: list[int], most: int) -> tuple[tuple[int, ...], int]:
+    search = NgramSearch()
+    search.extend(tokens)
+    return search.look(most)
+
+
 def continuation(tokens: list[int], most: int) -> tuple[int, ...]:
-    index = NgramIndex()
-    index.extend(tokens)
-    return index.continuation(tokens, most)
+    return look(tokens, most)[0]
+
+
+def num_same(tokens: list[int]) -> int:
+    return look(tokens, 1)[1]
 
 
 def test_the_longest_suffix_decides_and_of_equals_the_newest() -> None:
     assert continuation([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2) == (9, 2)  # 1 2 3 beats the newer 2 3
     assert continuation([2, 3, 9, 2, 3, 8, 7, 2, 3], 3) == (8, 7, 2)
+    assert continuation([1, 2, 3, 4, 9, 2, 3, 4, 8, 1, 2, 3, 4], 1) == (9,)  # 1 2 3 4 beats 2 3 4
 
 
 def test_a_repetition_goes_on_with_itself() -> None:
@@ -28,12 +37,6 @@ def test_nothing_is_drafted_where_nothing_was_said_twice() -> None:
     assert continuation([7], 4) == ()
 
 
-def num_same(tokens: list[int]) -> int:
-    index = NgramIndex()
-    index.extend(tokens)
-    return index.num_same(tokens)
-
-
 def test_evidence_is_how_many_words_before_the_place_are_the_same() -> None:
     assert num_same([1, 2, 3, 9, 2, 3, 8, 1, 2, 3]) == 3
     assert num_same([7, 2, 3, 9, 8, 2, 3]) == 2
@@ -42,25 +45,40 @@ def test_evidence_is_how_many_words_before_the_place_are_the_same() -> None:
     assert num_same([1, 2, 3]) == 0
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 5))
-def test_an_index_that_grows_token_by_token_finds_what_a_search_finds(
-    tokens: list[int], most: int
+IDS = st.sampled_from([0, 1, 255, 256, 65536, 0xD800, 0xDC00, MOST_IDS - 1])
+"""Whose bytes are alike; some are no characters that a text may have."""
+
+
+@given(
+    st.lists(st.integers(0, 1) | st.integers(0, 3) | IDS, min_size=1, max_size=60),
+    st.integers(1, 5),
+    st.lists(st.integers(1, 60)),
+)
+def test_a_search_that_grows_finds_what_is_said_by_definition(
+    tokens: list[int], most: int, lengths: list[int]
 ) -> None:
-    index = NgramIndex()
-    for length in range(1, len(tokens) + 1):
-        index.extend(tokens[:length])
-    assert index.continuation(tokens, most) == search(tokens, most)
+    search = NgramSearch()
+    for length in sorted(lengths):
+        search.extend(tokens[:length])
+        assert search.look(most) == by_definition(tokens[:length], most)
+    search.extend(tokens)
+    assert search.look(most) == by_definition(tokens, most)
 
 
-def search(tokens: list[int], most: int) -> tuple[int, ...]:
+def by_definition(tokens: list[int], most: int) -> tuple[tuple[int, ...], int]:
     for size in range(LONGEST, SHORTEST - 1, -1):
         for start in range(len(tokens) - size - 1, -1, -1):
             if size < len(tokens) and tokens[start : start + size] == tokens[-size:]:
-                said = list(tokens)
+                place, said = start + size, list(tokens)
                 for step in range(most):
-                    said.append(said[start + size + step])
-                return tuple(said[len(tokens) :])
-    return ()
+                    said.append(said[place + step])
+                same = [
+                    count
+                    for count in range(1, min(MOST_COMPARED, place) + 1)
+                    if tokens[place - count : place] == tokens[-count:]
+                ]
+                return tuple(said[len(tokens) :]), max(same)
+    return (), 0
 
 
 def test_an_ended_sequence_leaves_nothing_and_others_draft_by_their_own_words() -> None:
@@ -73,4 +91,4 @@ def test_an_ended_sequence_leaves_nothing_and_others_draft_by_their_own_words() 
     assert (drafter.evidence(1), drafter.evidence(2)) == (2, 0)
     drafter.forget(1)
     drafter.forget(2)
-    assert not drafter._indexes
+    assert not drafter._searches

@@ -147,7 +147,7 @@ def test_rounds_that_go_on_are_kept_as_if_each_row_had_been_looked_at(seed: int)
         fate = random.random()
         if fate < 0.05:
             for one, row in product((quick, slow), rows):
-                one.cut(row.seq_id, row.start)
+                one.cut(row)
         else:
             if fate < 0.1:
                 chosen = random.choice([None, [row.seq_id for row in rows[::2]]])
@@ -178,8 +178,8 @@ def further(row: Row) -> Row:
 def test_what_a_failed_round_added_is_forgotten(position: int, left: list[int]) -> None:
     old = behind(Row(2, (6,), 4, (20, 21), 2))
     old.add([Row(2, (7,), 5, (20, 21), 2)], mx.array([[7]]), mx.array([[[9.0]]]))
-    old.cut(2, position)
-    old.cut(3, 0)
+    old.cut(Row(2, (9,), position, (20, 21), 2))
+    old.cut(Row(3, (9,), 0, (30,), 3))
 
     again = Row(2, (8,), 4 + len(left), (20, 21), 2)
     assert old.disturbed_by([again]) == []
@@ -197,7 +197,7 @@ def test_what_is_left_of_a_failed_round_is_never_touched_again() -> None:
     widths = {5: 1, 6: 1, 7: 2}  # of the one that fails: whoever joins it to others raises
     rounds = [(rows, mx.array([[at]]), mx.zeros((1, 1, widths[at]))) for rows, at in left]
     assert old.add_going_on(rounds, 0, 9) == 3
-    old.cut(2, 7)
+    old.cut(Row(2, (9,), 7, table, 2))
 
     taken = old.take()
     assert taken is not None
