@@ -10,7 +10,7 @@ round's input as it is. A row that leaves stays behind; most that do have ended,
 to ask for them. Only what has stayed behind for long goes to the pool.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -67,8 +67,10 @@ class Slots:
             name: mx.zeros((num_slots, *kept.shape), kept.dtype) for name, kept in layout.items()
         }
         self._resident: dict[str, list[Resident]] = {name: [] for name in layout}
-        # a launch for each row would take a GPU's host longer
+        # a launch for each row would take a GPU's host longer, and so would waiting for it: what it
+        # runs next runs after that
         self._scatters = mx.default_device() == mx.Device(mx.gpu)
+        self._evaluate: Callable[..., None] = mx.async_eval if self._scatters else mx.eval
 
     @property
     def pools(self) -> dict[str, mx.array]:
@@ -122,7 +124,7 @@ class Slots:
         """Copy everything that ``source`` keeps onto ``target``."""
         for pool in self.pools.values():
             piece = mx.contiguous(pool[source])
-            mx.eval(piece)
+            self._evaluate(piece)
             pool[target] = piece
 
     def lend(self, pairs: Mapping[int, int], names: Sequence[str] | None = None) -> None:
@@ -141,7 +143,7 @@ class Slots:
                     self._resident[name].append(Resident(places, resident.rows))
             if left:
                 rows = mx.take(self._pools[name], mx.array(list(left)), axis=0)
-                mx.eval(rows)
+                self._evaluate(rows)
                 self._put(name, list(left.values()), rows)
 
     @property
@@ -169,17 +171,25 @@ class Slots:
         if not asked:
             return
         for resident in asked:
-            for slot, row in resident.places.items():
-                if slot not in replaced:
-                    self._put(name, [slot], resident.rows[row : row + 1])
-        mx.eval(self._pools[name])
+            left = [slot for slot in resident.places if slot not in replaced]
+            if left and self._scatters:
+                self._put(name, left, resident.read(left))
+                continue
+            for slot in left:
+                row = resident.places[slot]
+                self._put(name, [slot], resident.rows[row : row + 1])
+        self._evaluate(self._pools[name])
         self._resident[name] = [one for one in self._resident[name] if one not in asked]
 
     def _put(self, name: str, slots: Sequence[int], rows: mx.array) -> None:
         pool = self._pools[name]
         whole = rows.shape[1:] == pool.shape[1:]
-        if whole and self._scatters and len(slots) > 1:
-            pool[mx.array(list(slots))] = rows
+        if self._scatters and len(slots) > 1:
+            places = mx.array(list(slots))
+            if whole:
+                pool[places] = rows
+            else:
+                pool[places, : rows.shape[1]] = rows
             return
         for row, slot in enumerate(slots):
             if whole:

@@ -211,7 +211,7 @@ class MTPDrafter(Drafter):
 
     def follow(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
         """Keep the hidden states that go on from the window."""
-        self._keep(view, hidden, kept)
+        self._keep(view, hidden, kept, decode=view.batch.width <= SHORT)
 
     def catch_up(self) -> None:
         """Take in what was left for later, at once."""
@@ -225,8 +225,9 @@ class MTPDrafter(Drafter):
         if taken is not None:
             windows, tokens, hidden = taken
             view = BatchView(Batch(windows, self.block_size, keep_order=True), tokens)
-            self._evaluate(self._write(view, hidden))
-            self._keep(view, hidden, [window.length for window in windows])
+            written = self._write(view, hidden)
+            # these decode, however far they are behind
+            self._keep(view, hidden, [window.length for window in windows], written, decode=True)
 
     def undo(self, rows: Iterable[Row]) -> None:
         self._last = None
@@ -243,7 +244,16 @@ class MTPDrafter(Drafter):
     def _most_behind(self) -> int:
         return MOST_BEHIND * (IN_ORDER if self.in_order else 1)
 
-    def _keep(self, view: BatchView, hidden: mx.array, kept: Sequence[int]) -> None:
+    def _keep(
+        self,
+        view: BatchView,
+        hidden: mx.array,
+        kept: Sequence[int],
+        written: Sequence[mx.array] = (),
+        *,
+        decode: bool,
+    ) -> None:
+        """Keep them, evaluate what was ``written``. ``decode``: the rows are back next round."""
         known, self._last = self._last, None
         if view.batch.width == 1:
             last = hidden[:, 0]
@@ -256,12 +266,12 @@ class MTPDrafter(Drafter):
             rows = mx.array([row for row, _, _ in boundaries], mx.int32)
             places = mx.array([place for _, place, _ in boundaries], mx.int32)
             at_boundaries = hidden[rows, places]
-            self._evaluate(last, at_boundaries)
+            self._evaluate(last, at_boundaries, *written)
             self.block_hidden.write("hidden", [block for _, _, block in boundaries], at_boundaries)
             self._evaluate(self.block_hidden.arrays)
         else:
-            self._evaluate(last)
-        self.pending.write("hidden", view.slots, last, stays=view.batch.width <= SHORT)
+            self._evaluate(last, *written)
+        self.pending.write("hidden", view.slots, last, stays=decode)
         self._evaluate(self.pending.arrays)
 
     def copy(self, blocks: Sequence[BlockCopy], slots: Sequence[SlotCopy]) -> None:

@@ -31,8 +31,11 @@ def test_rows_written_by_one_operation_are_those_written_one_by_one() -> None:
         slots.write("state", [3, 1], rows[:2] + 1)
         slots.write("state", [4, 1, 5, 2], rows)
         slots.write("records", [2, 3], mx.ones((2, 1, 2)))
+        slots.write("state", [0, 5, 3], rows[1:] * 2, stays=True)
+        slots.write("state", [5], rows[:1] * 3)  # those that lie with it leave as well
+        slots.lend({0: 4})
         mx.eval(slots.arrays)
-        kept.append([array.tolist() for array in slots.arrays])
+        kept.append([array.tolist() for array in (*slots.arrays, *slots.pools.values())])
 
     assert kept[0] == kept[1]
 
