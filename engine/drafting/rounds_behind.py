@@ -17,9 +17,13 @@ from scheduler.round import UNKNOWN, Row
 
 from ..batch import Window
 from ..cuda import device, gathering
+from .lineup import Lineup
 
 Left = tuple[Sequence[Row], mx.array, mx.array]
 """What is left of a round of one token a row: rows, tokens (rows, 1), hidden (rows, 1, size)."""
+
+
+NOBODY = Lineup(())
 
 
 def is_lost(row: Row, failed: Row | None, block_size: int) -> bool:
@@ -102,8 +106,8 @@ class RoundsBehind:
         self._of_block: dict[int, int] = {}  # sequence by a block that is to be written
         self._of_slot: dict[int, int] = {}
         self._after: dict[int, set[int]] = {}  # those that begin with a full block's hidden state
-        self._last: Sequence[Row] = ()  # of the round that was left last; () if that is no matter
-        self._going: Sequence[Row] = ()  # of which it was said that they go on
+        self._last = NOBODY  # of the round that was left last; nobody if that is no matter
+        self._going = NOBODY  # of which it was said that they go on
         self._begun: list[tuple[int, int]] = []  # blocks that those begin, with their sequences
         self._loose: list[Left] = []  # that went on, up to the last
 
@@ -116,19 +120,17 @@ class RoundsBehind:
 
         Nobody is disturbed by them then.
         """
-        if len(rows) != len(self._last):
+        lineup, begun = Lineup(rows), []
+        numbers = lineup.goes_on_from(self._last, self.block_size)
+        if numbers is None:
             return False
-        begun = []
-        for row, last in zip(rows, self._last, strict=True):
-            start, seq_id = row.start, row.seq_id
-            if seq_id != last.seq_id or start != last.start + 1 or row.slot != last.slot:
+        for number in numbers:
+            row = rows[number]
+            block = row.blocks[row.start // self.block_size]
+            if self._of_block.get(block, row.seq_id) != row.seq_id or block in self._after:
                 return False
-            if row.blocks is not last.blocks or start % self.block_size == 0:
-                block = row.blocks[start // self.block_size]
-                if self._of_block.get(block, seq_id) != seq_id or block in self._after:
-                    return False
-                begun.append((block, seq_id))
-        self._going, self._begun = rows, begun
+            begun.append((block, row.seq_id))
+        self._going, self._begun = lineup, begun
         return True
 
     def add_going_on(self, rounds: Sequence[Left], number: int, most: int) -> int:
@@ -163,7 +165,7 @@ class RoundsBehind:
         They are evaluated, or launched. Each row goes on from what is behind of it, or nothing is.
         """
         self._put_to_sequences()
-        self._last = rows
+        self._last = Lineup(rows)
         self.longest, rounds = 0, [(rows, tokens, hidden)]
         for number, row in enumerate(rows):
             stretch = self._stretches.get(row.seq_id)
@@ -183,7 +185,7 @@ class RoundsBehind:
         """Put to each sequence what is behind of it of the rounds that went on."""
         rounds, self._loose = self._loose, []
         if rounds:
-            for number, row in enumerate(self._last):
+            for number, row in enumerate(self._last.rows):
                 stretch = self._stretches[row.seq_id]
                 stretch.last = row
                 stretch.pieces.append(_Piece(rounds, len(rounds), number))
@@ -230,7 +232,7 @@ class RoundsBehind:
     def cut(self, failed: Row) -> None:
         """Forget what of a sequence is behind that is lost with its row that has failed."""
         self._put_to_sequences()
-        self._last = self._going = ()
+        self._last = self._going = NOBODY
         stretch = self._stretches.get(failed.seq_id)
         if stretch is None or not is_lost(stretch.last, failed, self.block_size):
             return
@@ -249,7 +251,7 @@ class RoundsBehind:
         is nothing.
         """
         self._put_to_sequences()
-        self._last = self._going = ()
+        self._last = self._going = NOBODY
         wanted = list(self._stretches) if seq_ids is None else seq_ids
         taken = [found for one in wanted if (found := self._stretches.pop(one, None)) is not None]
         if not taken:
