@@ -7,6 +7,7 @@ so that chunks stay on the same grid whatever the budget.
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import cached_property
 
 from . import admission
 from .checkpointing import boundaries_to_capture, num_captures, take_captures
@@ -182,13 +183,19 @@ class RoundBuilder:
         num_drafts = 0
         if depth > 0:
             num_drafts = depth
-            if not self.config.even_windows:
+            if not self.config.even_windows or self._are_promised:
                 num_drafts = min(depth, request.max_tokens - sequence.num_generated - 1)
             if self.config.max_context is not None:
                 num_drafts = min(num_drafts, self.config.max_context - certain_end)
         reserved = self._reserve(sequence, certain_end, num_drafts)
         if reserved is not None:
             self._add_row(sequence, (sequence.tokens[start],), reserved, samples=True)
+
+    @cached_property
+    def _are_promised(self) -> bool:
+        """Whether all that run can grow to their limits and no further: ``admission.needs``."""
+        limit = self.config.max_preemptions
+        return any(one.num_preemptions >= limit for one in self.ledger.running)
 
     def _add_launched(self, sequence: Sequence, row: Row) -> None:
         """Add the row that runs already, now that its token is known; it drafts nothing."""

@@ -61,6 +61,15 @@ def test_whose_answer_ends_sooner_carries_as_many_drafts_if_windows_are_to_be_ev
     assert {len(tokens) for tokens in world.emitted.values()} == {3, 27}
 
 
+def test_no_row_drafts_beyond_its_answer_where_blocks_are_promised_to_others() -> None:
+    world = make_world(even_windows=True, max_preemptions=0)
+    world.policy.num_drafts = 3
+    world.submit([5, 6, 7], max_tokens=3)
+    world.submit([5, 6, 8], max_tokens=27)
+    world.round()
+    assert [row.num_drafts for row in world.round().rows] == [1, 3]
+
+
 def test_a_long_prompt_never_stalls_the_rows_that_decode() -> None:
     world = make_world()
     [talker] = world.submit([1, 2], max_tokens=12)
