@@ -71,6 +71,15 @@ class Ledger:
         return self.blocks_for(sequence.num_prompt + sequence.request.max_tokens - 1)
 
     @property
+    def promises_growth(self) -> bool:
+        """Whether one that runs may not yield again: then all can grow to their limits.
+
+        ``admission.needs`` sees to that; nobody may take more.
+        """
+        limit = self.config.max_preemptions
+        return any(one.num_preemptions >= limit for one in self.running)
+
+    @property
     def num_available_blocks(self) -> int:
         """Blocks that are free or that the index would give up."""
         return self.blocks.num_free + self.blocks.num_cached

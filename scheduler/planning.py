@@ -193,9 +193,8 @@ class RoundBuilder:
 
     @cached_property
     def _are_promised(self) -> bool:
-        """Whether all that run can grow to their limits and no further: ``admission.needs``."""
-        limit = self.config.max_preemptions
-        return any(one.num_preemptions >= limit for one in self.ledger.running)
+        """What the ledger says at the round's first row with drafts: rows are many."""
+        return self.ledger.promises_growth
 
     def _add_launched(self, sequence: Sequence, row: Row) -> None:
         """Add the row that runs already, now that its token is known; it drafts nothing."""

@@ -69,10 +69,10 @@ def _make_room(
 def give_up_shares(ledger: Ledger, sequence: Sequence) -> None:
     """Let those that run nothing give up the block that a sequence would have to copy.
 
-    Where ``admission.needs`` has promised everybody room to grow, a copy would break the promise.
+    Where everybody has been promised room to grow, a copy would break the promise.
     """
-    limit, [tail] = ledger.config.max_preemptions, ledger.tail(sequence)
-    if any(one.num_preemptions >= limit for one in ledger.running):
+    [tail] = ledger.tail(sequence)
+    if ledger.promises_growth:
         for one in _idle(ledger):
             if one is not sequence and tail in one.blocks:
                 preempt(ledger, one)

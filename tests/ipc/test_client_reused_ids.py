@@ -2,13 +2,12 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 from wire_in_process import InProcess, wait_until
 
-from ipc.admission import AdmissionLimits, Amount
 from ipc.client import AsyncClient, Client, RequestFailedError, RequestHandle
 from ipc.fake_engine import fake_tokens
 from ipc.messages import Error
@@ -50,16 +49,6 @@ def unread_tokens(handle: RequestHandle) -> int:
     for event in events:
         handle._events.put(event)
     return sum(len(unpack_ids(getattr(event, "ids", b""))) for event in events)
-
-
-@pytest.fixture
-def narrow() -> Iterator[InProcess]:
-    """A broker that holds one request at a time."""
-    one = Amount(1, 10**9, 10**9)
-    narrow = InProcess(limits=AdmissionLimits(one, one))
-    narrow.worker(step=0.002)
-    yield narrow
-    narrow.close()
 
 
 def test_who_tries_again_under_the_same_name_is_not_cancelled_by_the_first_try(

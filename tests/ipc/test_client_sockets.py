@@ -13,7 +13,6 @@ import pytest
 import zmq
 from wire_in_process import InProcess, wait_until
 
-from ipc.admission import AdmissionLimits, Amount
 from ipc.client import (
     AsyncClient,
     Client,
@@ -178,16 +177,6 @@ def test_what_no_broker_would_take_is_refused_at_once(client: Client) -> None:
         client.submit("x" * (5 << 20))
     with pytest.raises(ValueError, match="'content'"):
         client.submit([{"role": "user"}])
-
-
-@pytest.fixture
-def narrow() -> Iterator[InProcess]:
-    """A broker that holds one request at a time."""
-    one = Amount(1, 10**9, 10**9)
-    narrow = InProcess(limits=AdmissionLimits(one, one))
-    narrow.worker(step=0.002)
-    yield narrow
-    narrow.close()
 
 
 def test_what_is_cancelled_before_it_is_let_in_is_answered(narrow: InProcess) -> None:
